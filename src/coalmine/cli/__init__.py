@@ -1,0 +1,72 @@
+"""The command line: one file a command, no arithmetic. Exit codes: 0 done, 1 a claim is refuted, 2 bad usage."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+import coalmine
+from coalmine.cli._output import as_option_names
+from coalmine.errors import CoalmineError
+
+app = typer.Typer(
+    name="coalmine",
+    help="Measure how much a differentially private training algorithm really leaks.",
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coalmine {coalmine.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    """Measure how much a differentially private training algorithm really leaks."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+# Typer may bring its own copy of click, so its exception types are taken from Typer's public names.
+_UsageError = typer.BadParameter.__bases__[0]
+_CommandLineError = _UsageError.__bases__[0]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code. Bad input ends in one line on stderr and code 2, never a traceback."""
+    command = typer.main.get_command(app)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        result = command.main(args=given, prog_name="coalmine", standalone_mode=False)
+    except _CommandLineError as error:
+        context = getattr(error, "ctx", None)
+        where = context.command_path if context else "coalmine"
+        _complain(f"{where}: {error.format_message()} (see '{where} --help')")
+        return 2
+    except CoalmineError as error:
+        name = next((word for word in given if not word.startswith("-")), "")
+        known = getattr(command, "commands", {}).get(name)
+        options = [parameter.name for parameter in known.params if parameter.name] if known else []
+        _complain(f"coalmine {name}: {as_option_names(str(error), options)}")
+        return 2
+    except (typer.Abort, KeyboardInterrupt):
+        _complain("coalmine: stopped by the user")
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def _complain(message: str) -> None:
+    """One line on stderr."""
+    typer.echo(" ".join(message.split()), err=True)

@@ -1,0 +1,170 @@
+"""Privacy as curves: the Gaussian mechanism exactly, privacy profiles δ(ε), trade-off curves β = f(α).
+
+A trade-off curve f gives, for a test with false-positive rate α, the smallest false-negative rate β that any
+adversary can reach (Dong, Roth and Su 2019, "Gaussian differential privacy"). A privacy profile δ(ε) says the same
+thing in the (ε, δ) language; the two are convex duals of each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from coalmine import _validate
+
+_SQRT_HALF_PI = math.sqrt(math.pi / 2.0)
+
+
+def _mills(x: NDArray[np.float64] | float) -> NDArray[np.float64]:
+    """Mills ratio Φ(−x)/φ(x), without under- or overflow for x > −25."""
+    return np.asarray(_SQRT_HALF_PI * special.erfcx(np.asarray(x) / math.sqrt(2.0)))
+
+
+def gaussian_log_delta(mu: float, *, epsilon: float) -> float:
+    """log δ(ε) of the Gaussian mechanism with sensitivity/noise = μ; −inf where δ = 0.
+
+    δ(ε) = Φ(μ/2 − ε/μ) − e^ε·Φ(−μ/2 − ε/μ) (Balle and Wang 2018, Theorem 8; Dong, Roth and Su 2019, Corollary 1).
+    With a = μ/2 − ε/μ the second term is φ(a)·Mills(μ − a), so nothing overflows and the tail keeps full precision.
+
+    >>> round(gaussian_log_delta(1.0, epsilon=4.377178), 5)
+    -11.51293
+    """
+    mu = _validate.non_negative("mu", mu)
+    epsilon = _validate.non_negative("epsilon", epsilon)
+    if mu == 0.0:
+        return -math.inf
+    if epsilon == 0.0:
+        return math.log(special.erf(mu / (2.0 * math.sqrt(2.0))))
+    a = mu / 2.0 - epsilon / mu
+    if a > 0.0:
+        density = math.exp(-a * a / 2.0) / math.sqrt(2.0 * math.pi)
+        return math.log(float(special.ndtr(a)) - density * float(_mills(mu - a)))
+    log_density = -a * a / 2.0 - 0.5 * math.log(2.0 * math.pi)
+    gap = float(_mills(-a)) - float(_mills(mu - a))
+    return log_density + math.log(gap) if gap > 0.0 else -math.inf
+
+
+def gaussian_delta(mu: float, *, epsilon: float) -> float:
+    """δ(ε) of the Gaussian mechanism with sensitivity/noise = μ (see :func:`gaussian_log_delta`).
+
+    >>> round(gaussian_delta(1.0, epsilon=0.0), 6)
+    0.382925
+    """
+    return math.exp(gaussian_log_delta(mu, epsilon=epsilon))
+
+
+def gaussian_epsilon(mu: float, *, delta: float) -> float:
+    """The smallest ε ≥ 0 for which the Gaussian mechanism with sensitivity/noise = μ is (ε, δ)-DP.
+
+    >>> round(gaussian_epsilon(1.0, delta=1e-5), 6)
+    4.377178
+    """
+    mu = _validate.non_negative("mu", mu)
+    log_target = math.log(_validate.open_unit("delta", delta))
+    if gaussian_log_delta(mu, epsilon=0.0) <= log_target:
+        return 0.0
+    # δ(ε) ≤ Φ(μ/2 − ε/μ) ≤ exp(−(ε/μ − μ/2)²/2) gives an upper end at which δ is certainly small enough.
+    high = mu * mu / 2.0 + mu * math.sqrt(-2.0 * log_target)
+    return smallest_true(lambda e: gaussian_log_delta(mu, epsilon=e) <= log_target, 0.0, high)
+
+
+def gaussian_mu(epsilon: float, *, delta: float) -> float:
+    """The largest μ for which the Gaussian mechanism is (ε, δ)-DP: the inverse of :func:`gaussian_epsilon`.
+
+    >>> round(gaussian_mu(4.377178, delta=1e-5), 5)
+    1.0
+    """
+    epsilon = _validate.non_negative("epsilon", epsilon)
+    log_target = math.log(_validate.open_unit("delta", delta))
+    high = 1.0
+    while gaussian_log_delta(high, epsilon=epsilon) <= log_target:
+        high *= 2.0
+    # Largest μ that still holds = just below the smallest that fails.
+    return math.nextafter(smallest_true(lambda m: gaussian_log_delta(m, epsilon=epsilon) > log_target, 0.0, high), 0.0)
+
+
+class Predicate(Protocol):
+    """A yes-or-no question about a number whose answer changes once, from no to yes."""
+
+    def __call__(self, x: float, /) -> bool:
+        """The answer at ``x``."""
+        ...
+
+
+def smallest_true(predicate: Predicate, low: float, high: float, *, relative: float = 1e-14) -> float:
+    """The smallest x in (low, high] with ``predicate(x)``, by bisection, returned from the side where it holds.
+
+    ``predicate(high)`` must hold. What is returned always satisfies the predicate, so rounding never turns a
+    bound into one that does not hold.
+
+    >>> smallest_true(lambda x: x * x >= 2, 0, 2)
+    1.4142135623730951
+    """
+    for _ in range(2000):
+        middle = 0.5 * (low + high)
+        if not low < middle < high or high - low <= relative * abs(high):
+            break
+        if predicate(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def largest_true(predicate: Predicate, low: float, high: float, *, relative: float = 1e-14) -> float:
+    """The largest x in [low, high) with ``predicate(x)`` when the answer changes once, from yes to no.
+
+    ``predicate(low)`` must hold; what is returned satisfies the predicate.
+
+    >>> round(largest_true(lambda x: x * x <= 2, 0, 2), 12)
+    1.414213562373
+    """
+    return -smallest_true(lambda x: predicate(-x), -high, -low, relative=relative)
+
+
+class TradeOff(Protocol):
+    """A trade-off curve: convex, non-increasing, symmetric, with f(α) ≤ 1 − α."""
+
+    def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
+        """The smallest false-negative rate of any test with false-positive rate ``alpha``."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpsilonDeltaCurve:
+    """f(α) = max(0, 1 − δ − e^ε·α, e^−ε·(1 − δ − α)): all that (ε, δ)-DP says (Wasserman and Zhou 2010).
+
+    >>> EpsilonDeltaCurve(epsilon=0.0, delta=0.0)([0.25]).tolist()
+    [0.75]
+    """
+
+    epsilon: float
+    delta: float
+
+    def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
+        """The smallest false-negative rate at false-positive rate ``alpha``."""
+        a = np.asarray(alpha, dtype=np.float64)
+        with np.errstate(over="ignore"):
+            steep = 1.0 - self.delta - np.exp(self.epsilon) * a
+        flat = np.exp(-self.epsilon) * (1.0 - self.delta - a)
+        return np.maximum(0.0, np.maximum(steep, flat))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GaussianCurve:
+    """f(α) = Φ(Φ⁻¹(1 − α) − μ), the trade-off curve of N(0, 1) against N(μ, 1): μ-GDP.
+
+    >>> [round(x, 6) for x in GaussianCurve(mu=1.0)([0.05]).tolist()]
+    [0.740489]
+    """
+
+    mu: float
+
+    def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
+        """The smallest false-negative rate at false-positive rate ``alpha``."""
+        return np.asarray(special.ndtr(-special.ndtri(np.asarray(alpha, dtype=np.float64)) - self.mu))

@@ -1,0 +1,267 @@
+"""The nouns of Coalmine as frozen values. No bare ε: what is promised, predicted, proved and estimated differ in type.
+
+=============  ==========================================================================================
+type           what its ε means
+=============  ==========================================================================================
+Guarantee      proved: the algorithm leaks no more, under the stated assumptions
+Heuristic      predicted: usually close, but the algorithm may leak more; never a promise
+LowerBound     proved by evidence: at the stated confidence, the algorithm leaks at least this much
+Estimate       a best guess from evidence; proves nothing
+=============  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError
+
+
+class Relation(StrEnum):
+    """Which data sets count as neighbours."""
+
+    ADD_REMOVE = "add_remove"
+    """One data set has one row more than the other ("unbounded")."""
+    REPLACE = "replace"
+    """Both have the same number of rows and differ in one ("bounded")."""
+
+    @classmethod
+    def parse(cls, value: object) -> Relation:
+        """The relation of that name; the error lists the names."""
+        return cls(_validate.choice("relation", value, [member.value for member in cls]))
+
+
+class Sampling(StrEnum):
+    """How a training step draws its batch."""
+
+    POISSON = "poisson"
+    """Every row on its own with the same probability, anew each step."""
+    SHUFFLE = "shuffle"
+    """Fixed-size batches from a random order; every row exactly once an epoch."""
+    FULL = "full"
+    """Every row in every step."""
+
+    @classmethod
+    def parse(cls, value: object) -> Sampling:
+        """The sampling of that name; the error lists the names."""
+        return cls(_validate.choice("sampling", value, [member.value for member in cls]))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DpSgd:
+    """DP-SGD as a mechanism: T steps, each a clipped gradient sum over a sampled batch plus Gaussian noise.
+
+    Algorithm 1 of last-iterate-2024 (Steinke et al.). ``noise_multiplier`` is σ: the noise on the sum of gradients
+    clipped to norm C has standard deviation σ·C, whatever the neighbouring relation.
+
+    >>> DpSgd(sample_rate=0.01, noise_multiplier=1.1, steps=10_000).steps
+    10000
+    """
+
+    sample_rate: float
+    noise_multiplier: float
+    steps: int
+    sampling: Sampling = Sampling.POISSON
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        checked: dict[str, object] = {
+            "sample_rate": _validate.unit("sample_rate", self.sample_rate),
+            "noise_multiplier": _validate.positive("noise_multiplier", self.noise_multiplier),
+            "steps": _validate.integer("steps", self.steps, at_least=1),
+            "sampling": Sampling.parse(self.sampling),
+            "relation": Relation.parse(self.relation),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+        if self.sampling is Sampling.FULL and self.sample_rate != 1.0:
+            raise InvalidInputError(
+                f"sample_rate = {self.sample_rate!r} is not allowed with sampling = 'full': expected 1"
+            )
+
+    def with_noise(self, noise_multiplier: float) -> Self:
+        """The same mechanism with another σ."""
+        return dataclasses.replace(self, noise_multiplier=noise_multiplier)
+
+    def with_steps(self, steps: int) -> Self:
+        """The same mechanism with another number of steps."""
+        return dataclasses.replace(self, steps=steps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _PrivacyStatement:
+    """What a Guarantee and a Heuristic have in common: a point (ε, δ), how it was found, what it rests on."""
+
+    epsilon: float
+    delta: float
+    analysis: str
+    relation: Relation
+    assumptions: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types, with the kind of statement spelled out."""
+        return {"kind": type(self).__name__.lower(), **plain(dataclasses.asdict(self))}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guarantee(_PrivacyStatement):
+    """An upper bound on the privacy loss that is proved under its assumptions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Heuristic(_PrivacyStatement):
+    """A prediction of the privacy loss. The truth may be larger: never report it as a guarantee."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Counts:
+    """How often a fixed test was wrong: ``false_positives`` of ``negatives`` trials in world 0 were taken for world 1,
+    ``false_negatives`` of ``positives`` trials in world 1 for world 0.
+
+    >>> Counts(false_positives=2, negatives=1000, false_negatives=983, positives=1000).false_positive_rate
+    0.002
+    """
+
+    false_positives: int
+    negatives: int
+    false_negatives: int
+    positives: int
+
+    def __post_init__(self) -> None:
+        for wrong, total in (("false_positives", "negatives"), ("false_negatives", "positives")):
+            n = _validate.integer(total, getattr(self, total), at_least=1)
+            k = _validate.integer(wrong, getattr(self, wrong), at_least=0)
+            if k > n:
+                raise InvalidInputError(f"{wrong} = {k} is not allowed: expected at most {total} = {n}")
+            object.__setattr__(self, total, n)
+            object.__setattr__(self, wrong, k)
+
+    @property
+    def false_positive_rate(self) -> float:
+        """Share of world-0 trials taken for world 1."""
+        return self.false_positives / self.negatives
+
+    @property
+    def false_negative_rate(self) -> float:
+        """Share of world-1 trials taken for world 0."""
+        return self.false_negatives / self.positives
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Scores:
+    """Scores of independent trials; a larger score speaks for world 1.
+
+    >>> Scores([0.1, 0.2], [0.9]).world1.tolist()
+    [0.9]
+    """
+
+    world0: NDArray[np.float64]
+    world1: NDArray[np.float64]
+
+    def __init__(self, world0: ArrayLike, world1: ArrayLike) -> None:
+        object.__setattr__(self, "world0", _validate.finite_vector("world0", world0))
+        object.__setattr__(self, "world1", _validate.finite_vector("world1", world1))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneRunScores:
+    """One training with many canaries: which were included (each by its own fair coin) and the score of each.
+
+    These scores are not independent of each other, so they are a type of their own: a method for independent
+    trials refuses them, and the other way round.
+    """
+
+    included: NDArray[np.bool_]
+    score: NDArray[np.float64]
+    ids: NDArray[Any]
+
+    def __init__(self, included: ArrayLike, score: ArrayLike, ids: ArrayLike | None = None) -> None:
+        scores = _validate.finite_vector("score", score)
+        flags = np.asarray(included)
+        if flags.ndim != 1 or flags.size != scores.size:
+            raise InvalidInputError(f"included has {flags.size} entries: expected {scores.size}, one for each score")
+        if flags.dtype != np.bool_:
+            if flags.dtype.kind not in "iuf":
+                raise InvalidInputError("included is not allowed: expected 0 or 1 for each canary")
+            bad = np.flatnonzero((flags != 0) & (flags != 1))
+            if bad.size:
+                raise _validate.reject(f"included[{bad[0]}]", flags[bad[0]].item(), "0 or 1")
+        names = np.arange(scores.size) if ids is None else np.asarray(ids)
+        if names.shape != scores.shape:
+            raise InvalidInputError(f"ids has {names.size} entries: expected {scores.size}, one for each score")
+        unique, counts = np.unique(names, return_counts=True)
+        if unique.size != names.size:
+            twice = unique[counts > 1][0]
+            raise InvalidInputError(f"id {twice!s} occurs more than once: expected one row for each canary")
+        object.__setattr__(self, "included", flags.astype(np.bool_))
+        object.__setattr__(self, "score", scores)
+        object.__setattr__(self, "ids", names)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LowerBound:
+    """An ε that the evidence proves: at the stated confidence, no smaller ε holds at this δ and relation.
+
+    ``copies`` is k: the worlds differ in k rows, and ε is already per single row. ``counts`` are those of the threshold
+    that carries the bound, where there is one. ``ceiling`` is the largest ε that a perfect attack could have proved
+    with as many trials. ``details`` holds what the method found on the way (μ, σ, p-value).
+    """
+
+    epsilon: float
+    delta: float
+    confidence: float
+    method: str
+    threshold_rule: str
+    trials: tuple[int, int]
+    relation: Relation
+    copies: int
+    assumptions: tuple[str, ...]
+    counts: Counts | None = None
+    ceiling: float | None = None
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "lower_bound", **plain(dataclasses.asdict(self))}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A best guess of ε from evidence, with an interval where there is one. It proves nothing and is never a bound."""
+
+    epsilon: float
+    delta: float
+    method: str
+    relation: Relation
+    copies: int
+    assumptions: tuple[str, ...]
+    interval: tuple[float, float] | None = None
+    credibility: float | None = None
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "estimate", **plain(dataclasses.asdict(self))}
+
+
+def plain(value: Any) -> Any:
+    """NumPy scalars, tuples and enums as JSON types; infinities as the string "infinity" (JSON has no such number)."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, StrEnum):
+        return value.value
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "infinity" if value > 0 else "-infinity"
+    return value

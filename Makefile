@@ -1,0 +1,63 @@
+# Two commands do everything on a machine that has only Python (3.11 to 3.13) and make:
+#   make audit   installs what it needs into .venv and runs the main job
+#   make test    installs what the tests need, then lint, types, import layers, doctests and tests
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+# Real data sets lie beside the project or wherever COALMINE_DATA says; without them their tests skip and say why.
+ifneq ($(wildcard ../shared/data/README.md),)
+export COALMINE_DATA ?= $(abspath ../shared/data)
+endif
+# One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
+export OMP_NUM_THREADS = 1
+
+.PHONY: help audit test lint types layers tests bench coverage format clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) torch==2.13.0
+	$(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.base
+
+audit: $(VENV)/.base ## Run the main job on the built-in example
+	$(BIN)/coalmine account --sample-rate 0.01 --noise-multiplier 1.1 --steps 10000 --delta 1e-5
+
+test: lint types layers tests ## Lint, types, import layers, doctests and tests
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+layers: $(VENV)/.test
+	$(BIN)/lint-imports
+
+tests: $(VENV)/.test
+	$(BIN)/pytest -n 2 --dist worksteal
+
+bench: $(VENV)/.test ## Run every benchmark, print ratios, write build/bench.json
+	$(PIP) torch==2.13.0 '.[opacus]'
+	$(BIN)/python -m benchmarks
+
+coverage: $(VENV)/.test ## Measure the miss rate of every lower bound, rewrite docs/coverage.md
+	$(BIN)/python -m coalmine.bounds.coverage --output docs/coverage.md
+
+format: $(VENV)/.test ## Let ruff put the code in order
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the virtual environment and everything built
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -17,3 +17,11 @@ class InvalidInputError(CoalmineError, ValueError):
 
 class UnsupportedError(CoalmineError, ValueError):
     """A combination for which no valid answer exists here; the message says why and what to use instead."""
+
+
+class StoreError(CoalmineError, ValueError):
+    """A store of trials that cannot be read or written as asked; the message says which file, why and what to do."""
+
+
+class DataError(CoalmineError, ValueError):
+    """A data set that is missing, damaged or not readable; the message names the file and what to do."""

@@ -1,0 +1,157 @@
+"""The SQLite file below the store: its schema, its settings, and its errors in words that a user can act on."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from coalmine.errors import StoreError
+
+APPLICATION_ID = 0x636F616C
+"""In the file's header, so that another program's database is never taken for a store ("coal" in ASCII)."""
+SCHEMA_VERSION = 1
+"""Raised whenever the tables change in a way that an older Coalmine would misread."""
+BUSY_SECONDS = 60.0
+"""How long to wait for another process that is writing; a write takes milliseconds."""
+
+_SCHEMA = (
+    """CREATE TABLE run (
+        id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, description TEXT NOT NULL, created REAL NOT NULL
+    ) STRICT""",
+    """CREATE TABLE block (
+        run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, block INTEGER NOT NULL,
+        trials INTEGER NOT NULL, failed INTEGER NOT NULL, elapsed REAL NOT NULL, device TEXT NOT NULL,
+        created REAL NOT NULL, columns TEXT NOT NULL, failures TEXT, checksum INTEGER NOT NULL, payload BLOB NOT NULL,
+        UNIQUE (run, block)
+    ) STRICT""",
+    """CREATE TABLE failure (
+        run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, block INTEGER NOT NULL,
+        reason TEXT NOT NULL, attempts INTEGER NOT NULL, UNIQUE (run, block)
+    ) STRICT""",
+    """CREATE TABLE lease (
+        run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, block INTEGER NOT NULL,
+        owner TEXT NOT NULL, host TEXT NOT NULL, pid INTEGER NOT NULL, started TEXT NOT NULL, expires REAL NOT NULL,
+        UNIQUE (run, block)
+    ) STRICT""",
+)
+
+
+@contextlib.contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors into a :class:`StoreError` that names the file, the cause and what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise StoreError(f"store {str(path)!r}: {_advice(error)}") from error
+
+
+def _advice(error: sqlite3.Error) -> str:
+    """What went wrong and what to do, by SQLite's (primary) error code."""
+    code = getattr(error, "sqlite_errorcode", None)
+    primary = None if code is None else code & 0xFF
+    safe = "nothing already stored is lost"
+    advice = {
+        sqlite3.SQLITE_NOTADB: "the file is not a database; give another path (it was not touched)",
+        sqlite3.SQLITE_CORRUPT: "the file is damaged; nothing was deleted: restore it from a copy, or recover what is "
+        "left with 'sqlite3 FILE .recover', or start a new store under another path",
+        sqlite3.SQLITE_FULL: f"the disk is full; free some space and run the same command again: {safe}",
+        sqlite3.SQLITE_IOERR: f"the disk could not be read or written (full, removed or faulty?); {safe}, "
+        "run the same command again when it is back",
+        sqlite3.SQLITE_READONLY: "the file or its folder cannot be written; give another path, or the right to write",
+        sqlite3.SQLITE_CANTOPEN: "the file cannot be opened or made; is the folder there, and may you write in it?",
+        sqlite3.SQLITE_PERM: "no permission to use the file; give another path, or the right to write there",
+        sqlite3.SQLITE_BUSY: f"another process kept the file locked for {BUSY_SECONDS:.0f} seconds; try again: {safe}",
+        sqlite3.SQLITE_LOCKED: f"the file is locked; try again: {safe}",
+    }.get(primary if primary is not None else -1)
+    return f"{advice} (SQLite: {error})" if advice else f"SQLite reports: {error}"
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """An open connection to a store at ``path``, made if it is not there. Call within :func:`explained`."""
+    if path.is_dir():
+        raise StoreError(f"store {str(path)!r}: this is a folder; expected the path of a file")
+    if not path.parent.is_dir():
+        raise StoreError(f"store {str(path)!r}: the folder {str(path.parent)!r} is not there; make it first")
+    # Threads share the connection under the store's own lock; transactions are begun and ended by name.
+    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    database.row_factory = sqlite3.Row
+    try:
+        _prepare(database, path)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    """Check whose file it is, make the tables in a new one, and set what every connection needs."""
+    database.execute("PRAGMA foreign_keys = ON")
+    if not _is_ready(database, path):
+        _create(database, path)
+    database.execute("PRAGMA fullfsync = ON")
+    set_durable(database, True)
+
+
+def set_durable(database: sqlite3.Connection, durable: bool) -> None:
+    """Whether a commit returns only after the log is on the disk (FULL), so that "done" outlives a power cut.
+
+    Otherwise (NORMAL) the file stays consistent, but a power cut may forget the last commits: good enough for leases.
+    """
+    database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+
+
+def _is_ready(database: sqlite3.Connection, path: Path) -> bool:
+    """True for a store of this version, False for an empty file; anything else is refused untouched."""
+    application = database.execute("PRAGMA application_id").fetchone()[0]
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if application == 0 and version == 0 and tables == 0:
+        return False
+    if application != APPLICATION_ID:
+        raise StoreError(
+            f"store {str(path)!r}: the file is a database of another program; give another path (it was not touched)"
+        )
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"store {str(path)!r}: written by a newer Coalmine (store version {version}, this one reads up to "
+            f"{SCHEMA_VERSION}); upgrade Coalmine, or give another path"
+        )
+    return True
+
+
+def _create(database: sqlite3.Connection, path: Path) -> None:
+    """Make the tables in one transaction; a second process that makes them at the same time finds them made."""
+    for attempt in range(200):
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            # Switching to WAL needs the file alone for a moment, and SQLite does not always wait for that by itself.
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or attempt == 199:
+                raise
+            time.sleep(0.02)
+    with transaction(database):
+        if _is_ready(database, path):
+            return
+        for statement in _SCHEMA:
+            database.execute(statement)
+        database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing. The lock to write is taken at the start, so that what is read inside stays true until the end."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        # SQLite may have rolled back by itself (a full disk does that).
+        if database.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                database.execute("ROLLBACK")
+        raise

@@ -1,0 +1,62 @@
+"""Who holds a lease, and whether that process is still alive."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import uuid
+from pathlib import Path
+
+_UNKNOWN = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Owner:
+    """One open store in one process. ``host`` also tells containers apart; ``started`` tells a reused pid apart."""
+
+    name: str
+    host: str
+    pid: int
+    started: str
+
+    @classmethod
+    def here(cls) -> Owner:
+        """The owner for this process, with a name of its own."""
+        pid = os.getpid()
+        return cls(name=uuid.uuid4().hex, host=_host(), pid=pid, started=_started(pid))
+
+
+def is_dead(*, host: str, pid: int, started: str) -> bool:
+    """True only if the process is known to be gone: it was on this host and its pid is free or another process's."""
+    if os.name != "posix" or host != _host():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False
+    return bool(started) and _started(pid) not in (_UNKNOWN, started)
+
+
+def _host() -> str:
+    """The machine's name, its current boot and, on Linux, the pid namespace (a container counts pids of its own)."""
+    parts = [socket.gethostname()]
+    try:
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
+    except OSError:
+        pass
+    return " ".join(parts)
+
+
+def _started(pid: int) -> str:
+    """When the process began, in clock ticks; "ended" for a zombie; empty where the system does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return _UNKNOWN
+    # The command's name stands in brackets and may hold blanks: count the fields after it.
+    fields = text.rpartition(")")[2].split()
+    return "ended" if fields[0] in "ZX" else fields[19]

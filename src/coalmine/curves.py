@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from coalmine import _validate
+from coalmine.errors import InvalidInputError
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2.0)
 
@@ -102,8 +103,8 @@ def smallest_true(predicate: Predicate, low: float, high: float, *, relative: fl
     ``predicate(high)`` must hold. What is returned always satisfies the predicate, so rounding never turns a
     bound into one that does not hold.
 
-    >>> smallest_true(lambda x: x * x >= 2, 0, 2)
-    1.4142135623730951
+    >>> round(smallest_true(lambda x: x * x >= 2, 0, 2), 12)
+    1.414213562373
     """
     for _ in range(2000):
         middle = 0.5 * (low + high)
@@ -168,3 +169,67 @@ class GaussianCurve:
     def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
         """The smallest false-negative rate at false-positive rate ``alpha``."""
         return np.asarray(special.ndtr(-special.ndtri(np.asarray(alpha, dtype=np.float64)) - self.mu))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ProfileCurve:
+    """f(α) = max over i of {0, 1 − δ_i − e^{ε_i}·α, e^{−ε_i}·(1 − δ_i − α)}: all that the points (ε_i, δ_i) say together.
+
+    The curve is never above the trade-off curve of a mechanism that satisfies every (ε_i, δ_i), whatever the grid: fewer
+    points, or a δ that is too large, only lower it. So it is safe where a curve that is too low is safe (a statement
+    about what every adversary of this mechanism can reach at most), and not where one that is too high is needed.
+
+    >>> ProfileCurve([0.0, 1.0], [0.3, 0.1])([0.0, 0.1, 1.0]).round(6).tolist()
+    [0.9, 0.628172, 0.0]
+    """
+
+    epsilons: NDArray[np.float64]
+    deltas: NDArray[np.float64]
+
+    def __init__(self, epsilons: ArrayLike, deltas: ArrayLike) -> None:
+        e = _validate.finite_vector("epsilons", epsilons)
+        d = _validate.finite_vector("deltas", deltas)
+        if e.size != d.size:
+            raise InvalidInputError(f"deltas has {d.size} entries: expected {e.size}, one for each epsilon")
+        for name, values, good in (("epsilons", e, e >= 0.0), ("deltas", d, (d >= 0.0) & (d <= 1.0))):
+            bad = np.flatnonzero(~good)
+            if bad.size:
+                allowed = "a number of at least 0" if name == "epsilons" else "a number from 0 to 1"
+                raise _validate.reject(f"{name}[{bad[0]}]", values[bad[0]].item(), allowed)
+        object.__setattr__(self, "epsilons", e)
+        object.__setattr__(self, "deltas", d)
+        usable = e <= 700.0  # e^ε is a floating-point number; leaving points out only lowers the curve
+        e, d = e[usable], d[usable]
+        slopes = np.concatenate([[0.0], -np.exp(e), -np.exp(-e)])
+        heights = np.concatenate([[0.0], 1.0 - d, np.exp(-e) * (1.0 - d)])
+        object.__setattr__(self, "_envelope", _upper_envelope(slopes, heights))
+
+    def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
+        """The smallest false-negative rate at false-positive rate ``alpha``."""
+        a = np.asarray(alpha, dtype=np.float64)
+        breaks, slopes, heights = self._envelope  # type: ignore[attr-defined]
+        line = np.searchsorted(breaks, a)
+        return np.maximum(0.0, heights[line] + slopes[line] * a)
+
+
+def _upper_envelope(
+    slopes: NDArray[np.float64], heights: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """The lines that are highest somewhere on α ≥ 0, from left to right, and where one takes over from the other."""
+    order = np.lexsort((heights, slopes))
+    chosen: list[tuple[float, float]] = []
+    breaks: list[float] = []
+    for slope, height in zip(slopes[order].tolist(), heights[order].tolist(), strict=True):
+        while chosen:
+            if slope == chosen[-1][0]:  # parallel and, by the order, at least as high
+                crossing = -math.inf
+            else:
+                crossing = (chosen[-1][1] - height) / (slope - chosen[-1][0])
+            if crossing > (breaks[-1] if breaks else 0.0):
+                breaks.append(crossing)
+                break
+            chosen.pop()
+            if breaks:
+                breaks.pop()
+        chosen.append((slope, height))
+    return np.array(breaks), np.array([c[0] for c in chosen]), np.array([c[1] for c in chosen])

@@ -1,6 +1,6 @@
 """A process that fills a store as the game does: claim a block, compute its scores from a seed, put it.
 
-Run as ``python store_worker.py STORE FINGERPRINT BLOCKS``; prints "ready", works, then prints how many blocks it stored.
+Run as ``python store_worker.py STORE FINGERPRINT BLOCKS``; prints "ready", works, prints how many blocks it stored.
 """
 
 import sys

@@ -1,9 +1,12 @@
 """Files that are not a store, newer, damaged, full, locked or read-only: a clear error, nothing deleted."""
 
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from store_worker import block_result
@@ -177,9 +180,9 @@ def test_a_locked_file_is_waited_for_then_reported(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="changes its user as Linux allows")
-def test_a_folder_that_cannot_be_written(tmp_path):
-    folder = tmp_path / "closed"
-    folder.mkdir()
+def test_a_folder_that_cannot_be_written(request):
+    folder = Path(tempfile.mkdtemp())  # not tmp_path: another user must be able to reach it
+    request.addfinalizer(lambda: shutil.rmtree(folder))
     path = filled(folder / "old.db", 1)
     path.chmod(0o444)
     folder.chmod(0o555)
@@ -197,8 +200,6 @@ for name in ("new.db", "old.db"):
     except StoreError as error:
         print(error)
 """
-    for parent in list(folder.parents)[:3]:
-        parent.chmod(parent.stat().st_mode | 0o055)
     out = subprocess.run([sys.executable, "-c", code, folder], capture_output=True, text=True, check=True).stdout
     folder.chmod(0o755)
     new, old = out.splitlines()

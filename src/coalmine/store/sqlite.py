@@ -96,7 +96,7 @@ class Store:
             return _describe(database, self._find(database, prefix))
 
     def remove(self, prefix: str) -> Run:
-        """Delete the one run that begins with ``prefix``, and all its trials; refused while another process is at it."""
+        """Delete the one run that begins with ``prefix``, and all its trials; refused while another process uses it."""
         with self._writing() as database:
             run = self._find(database, prefix)
             busy = [row for row in _leases(database, run) if row["owner"] != self._owner.name and _is_held(row)]

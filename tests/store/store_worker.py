@@ -1,6 +1,6 @@
 """A process that fills a store as the game does: claim a block, compute its scores from a seed, put it.
 
-Run as ``python store_worker.py STORE FINGERPRINT BLOCKS``; prints "ready", works, prints how many blocks it stored.
+Run as ``python store_worker.py STORE FINGERPRINT BLOCKS``; prints "ready" after its first block, at the end how many.
 """
 
 import sys
@@ -29,7 +29,6 @@ def block_result(index: int) -> BlockResult:
 def main(path: str, fingerprint: str, blocks: int) -> None:
     with Store.open(path) as store:
         store.register(fingerprint, {"blocks": blocks})
-        print("ready", flush=True)
         stored = 0
         while True:
             pending = sorted(set(range(blocks)) - store.done(fingerprint))
@@ -38,6 +37,8 @@ def main(path: str, fingerprint: str, blocks: int) -> None:
             while claimed := store.claim(fingerprint, pending, limit=4):
                 for index in claimed:
                     stored += store.put(fingerprint, index, block_result(index))
+                    if stored == 1:
+                        print("ready", flush=True)
                 pending = [index for index in pending if index > claimed[-1]]
             time.sleep(0.01)
         print(stored, flush=True)

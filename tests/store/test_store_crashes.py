@@ -55,7 +55,7 @@ def test_twenty_kills_then_the_same_scores(tmp_path):
             done.append(len(store.done(RUN)))
     assert done == sorted(done)
     assert 0 < done[-1] < blocks
-    assert len(set(done)) > 10
+    assert len(set(done)) > 17  # every worker but the first three stored something before it was killed
     worker = start(path, blocks)
     out, _ = worker.communicate(timeout=60)
     assert out.split() == ["ready", str(blocks - done[-1])]

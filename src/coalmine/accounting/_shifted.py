@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2.0)
 _SQRT_HALF = math.sqrt(0.5)
+# How far under the target log δ the search aims, so that rounding never leaves it above.
+_HAIR = 1e-12
 
 
 class ShiftedPair(Protocol):
@@ -175,44 +177,42 @@ def _epsilon_one_way(pair: ShiftedPair, log_target: float, *, forward: bool) -> 
         safe = max(0.0, pair.mean - math.hypot(pair.spread, pair.scale) * quantile)
         unsafe = 0.0  # f(0) ≤ 0
     else:
-        if log_target >= 0.0:
-            return 0.0
-        safe = pair.scale * quantile
+        safe = pair.scale * quantile  # δ ≤ Q(Y ≤ y)
         unsafe = _zero_bound(pair)  # f ≥ 0 there
 
     def at(y: float) -> tuple[float, float, float]:
+        """log δ(y) above what is aimed at (a hair under the target), ε = ±f(y), and how fast log δ changes."""
         point = evaluate(pair, np.array([y]), forward=forward)
         log_delta, f = float(point.log_delta[0]), sign * float(point.log_ratio[0])
         if not math.isfinite(log_delta):
             return -math.inf, f, 0.0
-        # dδ/dε = −e^ε·Q(S) forward and δ − Q(S) backward, with dε = ±f′ dy.
-        mass = math.exp(min(f + float(point.log_set[0]) - log_delta, 700.0)) if forward else (
-            math.exp(min(float(point.log_set[0]) - log_delta, 700.0)) - 1.0
-        )
-        return log_delta - log_target, f, mass * float(point.slope[0])
+        # dδ/dε is −e^ε·Q(S) forward and δ − Q(S) backward, with dε = ±f′·dy.
+        mass = math.exp(min((f if forward else 0.0) + float(point.log_set[0]) - log_delta, 700.0))
+        change = (mass if forward else mass - 1.0) * float(point.slope[0])
+        return log_delta - (log_target - _HAIR), f, change
 
-    gap, f, fall = at(safe)
-    while gap > 0.0:
+    gap, f, change = at(safe)
+    while gap > _HAIR:
         unsafe, safe = safe, safe + sign * (pair.scale + pair.spread + abs(safe - unsafe))
-        gap, f, fall = at(safe)
+        gap, f, change = at(safe)
     for _ in range(300):
         # Done when ε = f ≤ 0 already suffices, or when the gap is below what floating point can tell.
-        if f <= 0.0 or gap > -1e-12:
+        if f <= 0.0 or gap > -10.0 * _HAIR:
             break
-        y = safe + sign * gap / fall if fall > 0.0 else math.nan
+        y = safe + sign * gap / change if change > 0.0 else math.nan
         if not min(safe, unsafe) < y < max(safe, unsafe):
             y = 0.5 * (safe + unsafe)
-        if abs(y - safe) <= 1e-15 * abs(safe) or abs(y - unsafe) <= 1e-15 * abs(unsafe):
+        if abs(y - safe) <= 1e-15 * abs(safe):
             break
         at_y = at(y)
-        if at_y[0] > 0.0:
+        if at_y[0] > _HAIR:
             unsafe = y
-            y = safe + 0.5 * (y - safe)
+            y = 0.5 * (safe + y)
             at_y = at(y)
-        if at_y[0] > 0.0:
+        if at_y[0] > _HAIR:
             unsafe = y
         else:
-            safe, (gap, f, fall) = y, at_y
+            safe, (gap, f, change) = y, at_y
     return max(0.0, f)
 
 

@@ -1,1 +1,46 @@
-"""Placeholder."""
+"""DP-SGD for a whole stack of models at once, on torch, NumPy and SciPy alone."""
+
+from coalmine.training.canary import (
+    AdaptiveExample,
+    AdaptiveGradient,
+    Canary,
+    ExampleCanary,
+    GradientCanary,
+    Neighbours,
+    StackState,
+)
+from coalmine.training.config import Adam, GivenWeights, Glorot, Sgd, TrainingConfig
+from coalmine.training.data import Dataset, ZeroGradients
+from coalmine.training.models import BlackBox, StackedModels
+from coalmine.training.networks import Head, LogisticRegression, Mlp, Network, Vector, module, parameter_count
+from coalmine.training.trainer import TrainingResult, alternating_worlds, choose_stack, train
+
+__all__ = [
+    "Adam",
+    "AdaptiveExample",
+    "AdaptiveGradient",
+    "BlackBox",
+    "Canary",
+    "Dataset",
+    "ExampleCanary",
+    "GivenWeights",
+    "Glorot",
+    "GradientCanary",
+    "Head",
+    "LogisticRegression",
+    "Mlp",
+    "Neighbours",
+    "Network",
+    "Sgd",
+    "StackState",
+    "StackedModels",
+    "TrainingConfig",
+    "TrainingResult",
+    "Vector",
+    "ZeroGradients",
+    "alternating_worlds",
+    "choose_stack",
+    "module",
+    "parameter_count",
+    "train",
+]

@@ -1,0 +1,244 @@
+"""Layers whose per-example gradient norms and clipped sums have closed forms: no per-example gradient is built.
+
+For y = W·a + b with error e = ∂ℓ/∂y, one example's gradient is (e·aᵀ, e), so its squared norm is ‖e‖²·(‖a‖² + 1),
+and the sum over a batch with weights c is Σ c·e·aᵀ: one matrix product (Goodfellow 2015). A layer applied at L
+positions (a convolution, a sequence) has gradient Σ_l e_l·a_lᵀ, whose squared norm is Σ_{l,l'} (a_l·a_l')·(e_l·e_l').
+
+Activations are ``[S, W, ...]``: S models, W examples each. The parameters of a layer are views of the stacked
+parameter vector ``[S, P]``, in the order and the shapes that torch's own module has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from coalmine.errors import InvalidInputError
+from coalmine.training import products
+
+Shape = tuple[int, ...]
+
+
+class Scratch:
+    """Buffers that live as long as the stack does, zero at first: the same memory every step."""
+
+    def __init__(self, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self._buffers: dict[tuple[str, Shape], Tensor] = {}
+
+    def __call__(self, name: str, shape: Sequence[int]) -> Tensor:
+        """The buffer of this name and shape."""
+        key = (name, tuple(shape))
+        if key not in self._buffers:
+            self._buffers[key] = torch.zeros(key[1], device=self.device, dtype=self.dtype)
+        return self._buffers[key]
+
+
+@dataclasses.dataclass
+class Run:
+    """One pass over at most W examples a model: how many are in use, where to write, what is known of the inputs."""
+
+    scratch: Scratch
+    counts: products.Counts
+    layer: int = 0
+    input_squares: Tensor | None = None
+    """‖x‖² of each example, for the first layer."""
+
+    def buffer(self, name: str, shape: Sequence[int]) -> Tensor:
+        """A buffer of the current layer."""
+        return self.scratch(f"{self.layer}.{name}", shape)
+
+
+class Layer(Protocol):
+    """One layer for a whole stack. ``p`` are its parameters, x and y its input and output, e the error of y."""
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of its parameters, for one model."""
+        ...
+
+    def output(self, shape: Shape) -> Shape:
+        """The shape of one example after it; raises if the input does not fit."""
+        ...
+
+    def module(self) -> nn.Module:
+        """The torch module that computes the same."""
+        ...
+
+    def fans(self) -> tuple[tuple[int, int] | None, ...]:
+        """(fan in, fan out) of each weight; nothing for a parameter that starts at a constant."""
+        ...
+
+    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
+        """The output."""
+        ...
+
+    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
+        """The error of the input."""
+        ...
+
+    def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
+        """Squared norm of each example's gradient in this layer's parameters, ``[S, W]``."""
+        ...
+
+    def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
+        """The sum over the batch of the gradients with the (already weighted) errors ``e``, into ``out``."""
+        ...
+
+
+class _NoParameters:
+    """What layers without parameters share."""
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """None."""
+        return ()
+
+    def fans(self) -> tuple[tuple[int, int] | None, ...]:
+        """None."""
+        return ()
+
+    def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
+        """Never called."""
+        raise NotImplementedError
+
+    def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
+        """Nothing to add."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """y = W·a + b on the last dimension, at every position of the ones before it."""
+
+    inputs: int
+    outputs: int
+    bias: bool = True
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """Weight ``(outputs, inputs)``, bias ``(outputs,)``."""
+        weight = (self.outputs, self.inputs)
+        return (weight, (self.outputs,)) if self.bias else (weight,)
+
+    def output(self, shape: Shape) -> Shape:
+        """The last dimension becomes ``outputs``."""
+        if not shape or shape[-1] != self.inputs:
+            raise InvalidInputError(
+                f"Linear({self.inputs}, {self.outputs}) got inputs of shape {shape}: the last "
+                f"dimension is expected to be {self.inputs}"
+            )
+        return (*shape[:-1], self.outputs)
+
+    def module(self) -> nn.Module:
+        """torch.nn.Linear."""
+        return nn.Linear(self.inputs, self.outputs, bias=self.bias)
+
+    def fans(self) -> tuple[tuple[int, int] | None, ...]:
+        """As Glorot counts them."""
+        return ((self.inputs, self.outputs), None) if self.bias else ((self.inputs, self.outputs),)
+
+    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
+        """x·Wᵀ + b."""
+        y = run.buffer("y", (*x.shape[:-1], self.outputs))
+        products.affine(x, p[0], p[1] if self.bias else None, out=y, counts=run.counts)
+        return y
+
+    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
+        """e·W."""
+        d = run.buffer("d", x.shape)
+        products.back(e, p[0], out=d, counts=run.counts)
+        return d
+
+    def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
+        """‖e‖²·(‖a‖² + 1) for one position; see :func:`positional_norms` for more."""
+        if x.dim() > 3:
+            return positional_norms(x, e, bias=self.bias)
+        squares = run.input_squares if run.layer == 0 and run.input_squares is not None else (x * x).sum(-1)
+        return (e * e).sum(-1).mul_(squares + 1.0 if self.bias else squares)
+
+    def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
+        """Σ e·aᵀ and Σ e."""
+        products.outer(e, x, out=out[0], counts=run.counts, accumulate=accumulate)
+        if self.bias:
+            products.row_sums(e, out=out[1], counts=run.counts, accumulate=accumulate)
+
+
+def positional_norms(x: Tensor, e: Tensor, *, bias: bool) -> Tensor:
+    """Squared norm of Σ_l e_l·a_lᵀ (and of Σ_l e_l) for each example, by the cheaper of two ways.
+
+    Either through the L×L products of positions (ghost norms) or through the gradient itself, one model at a time:
+    L²·(D + O) multiplications against L·D·O. Each model's products have shapes of their own, the same in any stack.
+    """
+    a, b = x.flatten(2, -2), e.flatten(2, -2)
+    (stack, width, length, inputs), outputs = a.shape, b.shape[-1]
+    result = torch.empty((stack, width), dtype=x.dtype, device=x.device)
+    for s in range(stack):
+        if length * (inputs + outputs) < inputs * outputs:
+            pairs = torch.bmm(a[s], a[s].transpose(1, 2))
+            pairs *= torch.bmm(b[s], b[s].transpose(1, 2))
+            result[s] = pairs.flatten(1).sum(1)
+        else:
+            gradient = torch.bmm(b[s].transpose(1, 2), a[s])
+            result[s] = gradient.square_().flatten(1).sum(1)
+    # The ghost form can round to just below 0.
+    result.clamp_(min=0.0)
+    if bias:
+        result += b.sum(2).square_().sum(-1)
+    return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Activation(_NoParameters):
+    """``relu``, ``tanh`` or ``sigmoid``, element by element, written over its input."""
+
+    kind: str
+
+    def output(self, shape: Shape) -> Shape:
+        """Unchanged."""
+        return shape
+
+    def module(self) -> nn.Module:
+        """The torch module of that name."""
+        return {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[self.kind]()
+
+    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
+        """In place, except on the inputs themselves."""
+        if run.layer == 0:
+            x = run.buffer("y", x.shape).copy_(x)
+        return {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}[self.kind](x)
+
+    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
+        """e·f′, from the output alone, in place."""
+        aten = torch.ops.aten
+        if self.kind == "relu":
+            aten.threshold_backward.grad_input(e, y, 0, grad_input=e)
+        elif self.kind == "tanh":
+            aten.tanh_backward.grad_input(e, y, grad_input=e)
+        else:
+            aten.sigmoid_backward.grad_input(e, y, grad_input=e)
+        return e
+
+
+@dataclasses.dataclass(frozen=True)
+class Flatten(_NoParameters):
+    """All dimensions of an example as one. Pictures are flattened channel by channel, as torch does."""
+
+    def output(self, shape: Shape) -> Shape:
+        """The product of the sizes."""
+        size = 1
+        for n in shape:
+            size *= n
+        return (size,)
+
+    def module(self) -> nn.Module:
+        """torch.nn.Flatten."""
+        return nn.Flatten()
+
+    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
+        """``[S, W, ...]`` to ``[S, W, size]``."""
+        return x.flatten(2)
+
+    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
+        """The shape of the input again."""
+        return e.reshape(x.shape)

@@ -1,0 +1,113 @@
+"""Trained models that can be asked: outputs and losses of a whole stack at chosen inputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from coalmine.errors import InvalidInputError
+from coalmine.training.data import inputs_array, labels_array
+from coalmine.training.layers import Run, Scratch
+
+_QUERIES_AT_ONCE = 512
+
+
+def padded(rows: int) -> int:
+    """The next multiple of 32.
+
+    Element-wise operations treat the last few elements of a buffer differently from the rest (vector against scalar
+    code), so every buffer ends on a whole vector: then a model's place in the stack cannot touch its result.
+    """
+    return -(-rows // 32) * 32
+
+
+class BlackBox:
+    """S trained models, shown through their outputs alone."""
+
+    def __init__(
+        self, engine: Any, parameters: Tensor, trials: NDArray[np.int64], input_shape: tuple[int, ...], classes: int
+    ) -> None:
+        self._engine = engine
+        self._parameters = parameters
+        self._trials = trials
+        self._shape = input_shape
+        self._classes = classes
+
+    @property
+    def trials(self) -> NDArray[np.int64]:
+        """The trial number of each model, ``[S]``."""
+        return self._trials
+
+    def logits(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Outputs of every model at B inputs (before the softmax): ``[S, B, classes]``."""
+        return self._logits(x).double().cpu().numpy()
+
+    def losses(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+        """Cross-entropy loss of every model at B labelled inputs: ``[S, B]``, computed in float64 from the logits."""
+        labels = labels_array("y", y)
+        bad = np.flatnonzero(labels >= self._classes)
+        if bad.size:
+            raise InvalidInputError(
+                f"y[{bad[0]}] = {labels[bad[0]]} is not allowed: the network has {self._classes} "
+                f"classes, 0 to {self._classes - 1}"
+            )
+        logits = self.logits(x)
+        if labels.size != logits.shape[1]:
+            raise InvalidInputError(f"y has {labels.size} labels: expected {logits.shape[1]}, one for each row of x")
+        top = logits.max(axis=-1, keepdims=True)
+        with np.errstate(invalid="ignore", over="ignore"):
+            total = np.log(np.exp(logits - top).sum(axis=-1)) + top[..., 0]
+        chosen = np.take_along_axis(logits, np.broadcast_to(labels[None, :, None], (*logits.shape[:2], 1)), axis=-1)
+        return np.asarray(total - chosen[..., 0])
+
+    def _logits(self, x: ArrayLike) -> Tensor:
+        array = inputs_array("x", x)
+        if array.shape[1:] != self._shape or not array.size:
+            raise InvalidInputError(
+                f"x has shape {array.shape}: expected (queries, {', '.join(map(str, self._shape))})"
+            )
+        parameters = self._parameters
+        queries = torch.from_numpy(np.ascontiguousarray(array)).to(parameters.device)
+        if queries.is_floating_point():
+            queries = queries.to(parameters.dtype)
+        parts = []
+        for chunk in queries.split(_QUERIES_AT_ONCE):
+            rows = chunk.shape[0]
+            filled = torch.zeros((padded(rows), *self._shape), dtype=chunk.dtype, device=chunk.device)
+            filled[:rows] = chunk
+            stack = parameters.shape[0]
+            counts = [rows] * stack if parameters.device.type == "cpu" else None
+            run = Run(Scratch(device=parameters.device, dtype=parameters.dtype), counts)
+            parts.append(self._engine.logits(parameters, filled.expand(stack, *filled.shape), run)[:, :rows].clone())
+        return torch.cat(parts, dim=1)
+
+
+class StackedModels(BlackBox):
+    """S trained models with their parameters."""
+
+    def __init__(
+        self,
+        engine: Any,
+        parameters: Tensor,
+        trials: NDArray[np.int64],
+        input_shape: tuple[int, ...],
+        classes: int,
+        initial: Any,
+    ) -> None:
+        super().__init__(engine, parameters, trials, input_shape, classes)
+        self._initial = initial
+
+    @property
+    def parameters(self) -> Tensor:
+        """Parameters of every model, ``[S, P]``."""
+        return self._parameters
+
+    @property
+    def initial_parameters(self) -> Tensor:
+        """Parameters each training started from, ``[S, P]``, drawn again from their streams when asked for."""
+        initial: Tensor = self._initial()
+        return initial

@@ -1,0 +1,99 @@
+"""Which rows each trial uses at each step. Every trial draws its own batches: independence is what bounds rest on.
+
+The sampler deals in slots. With ``add_remove`` the slots are the n base rows and, in world 1, the canary's k rows,
+numbered n to n + k − 1. With ``replace`` the slots are the n base rows, and in world 1 the slots of the replaced rows
+hold the canary's rows instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine import seeds
+from coalmine.records import Relation, Sampling
+from coalmine.training.canary import Neighbours
+from coalmine.training.config import TrainingConfig
+
+Rows = NDArray[np.int64]
+_CHUNK = 16_384
+"""Poisson draws of several steps are made together, about this many rows at a time."""
+
+
+def slots(neighbours: Neighbours, *, world: int) -> Rows:
+    """The row in each slot of a world; rows from n on are the canary's.
+
+    >>> from coalmine.training.data import Dataset
+    >>> from coalmine.training.canary import ExampleCanary
+    >>> base = Dataset([[0.0], [1.0]], [0, 1])
+    >>> slots(Neighbours(base, canary=ExampleCanary([1.0], 1, copies=2)), world=1).tolist()
+    [0, 1, 2, 3]
+    """
+    rows = neighbours.base.rows
+    if world == 0:
+        return np.arange(rows)
+    if neighbours.relation is Relation.ADD_REMOVE:
+        return np.arange(rows + neighbours.copies)
+    table = np.arange(rows)
+    table[list(neighbours.replaced)] = rows + np.arange(neighbours.copies)
+    return table
+
+
+def poisson(table: Rows, *, rate: float, generator: np.random.Generator) -> Iterator[Rows]:
+    """Batches without end: each slot on its own with probability ``rate``, anew each step.
+
+    The slots of many steps are laid end to end, and the gaps between drawn slots are geometric. Since a geometric
+    gap has no memory, cutting the line off at the end of a chunk and starting afresh changes nothing.
+    """
+    n = table.size
+    if rate == 0.0 or rate == 1.0:
+        while True:
+            yield table if rate == 1.0 else table[:0]
+    steps = max(1, int(_CHUNK // max(1.0, n * rate)))
+    length = steps * n
+    expected = length * rate
+    draw = int(expected + 6.0 * np.sqrt(expected) + 16)
+    while True:
+        parts = []
+        last = -1
+        while last < length:
+            # A gap can exceed any sensible line when the rate is tiny: clip it before it can overflow the sum.
+            gaps = np.minimum(generator.geometric(rate, size=draw), length + 1)
+            positions = last + np.cumsum(gaps)
+            parts.append(positions)
+            last = int(positions[-1])
+        line = np.concatenate(parts) if len(parts) > 1 else parts[0]
+        ends = np.searchsorted(line, np.arange(1, steps + 1) * n)
+        rows = table[line[: ends[-1]] % n]
+        start = 0
+        for end in ends.tolist():
+            yield rows[start:end]
+            start = end
+
+
+def shuffle(table: Rows, *, batches: int, generator: np.random.Generator) -> Iterator[Rows]:
+    """Batches without end: a fresh random order each epoch, dealt out to ``batches`` batches of equal size (± 1)."""
+    while True:
+        order = generator.permutation(table)
+        for start in range(batches):
+            yield order[start::batches]
+
+
+def batches(
+    neighbours: Neighbours, *, world: int, config: TrainingConfig, fingerprint: str, trial: int
+) -> Iterator[Rows]:
+    """The rows of each step of one trial, in its world, as the config's sampling draws them.
+
+    ``shuffle`` makes ⌈n / batch size⌉ batches an epoch in both worlds.
+    """
+    table = slots(neighbours, world=world)
+    rows = neighbours.base.rows
+    if config.sampling is Sampling.FULL:
+        return poisson(table, rate=1.0, generator=np.random.default_rng(0))
+    generator = seeds.generator(fingerprint, purpose="batches", trial=trial)
+    if config.sampling is Sampling.SHUFFLE:
+        assert config.batch_size is not None
+        return shuffle(table, batches=-(-rows // int(config.batch_size)), generator=generator)
+    return poisson(table, rate=config.rate(rows), generator=generator)

@@ -1,0 +1,274 @@
+"""One stack of trainings from the first step to the last."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coalmine import seeds
+from coalmine.errors import InvalidInputError
+from coalmine.records import Sampling
+from coalmine.roles import Observer, View
+from coalmine.training import networks, sampling
+from coalmine.training.batching import Batcher, FullBatcher, width
+from coalmine.training.canary import GradientCanary, Neighbours
+from coalmine.training.clipping import ClosedForm, parameter_views
+from coalmine.training.config import GivenWeights, TrainingConfig
+from coalmine.training.data import Dataset
+from coalmine.training.layers import Run, Scratch
+from coalmine.training.models import BlackBox, StackedModels
+from coalmine.training.noise import CpuNoise
+from coalmine.training.optimisers import Update
+
+_CHECKS = 16
+"""How often in a training the models are checked for numbers that are not finite."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """What an observer sees of a step (:class:`coalmine.roles.Iterate`), and an adaptive canary before it."""
+
+    trials: NDArray[np.int64]
+    step: int
+    previous: Any
+    parameters: Any
+    private_gradient: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class StackResult:
+    """What became of each trial: its score(s) if an observer gave any, and why it failed if it did."""
+
+    scores: NDArray[np.float64] | None
+    failures: dict[int, str]
+
+
+def initial_parameters(
+    network: networks.Network, config: TrainingConfig, *, fingerprint: str, trials: Sequence[int]
+) -> NDArray[np.float64]:
+    """Where each trial starts, ``[S, P]``: a function of (fingerprint, trial) alone."""
+    start = config.initialisation
+    if isinstance(start, GivenWeights):
+        return np.repeat(start.values[None], len(trials), axis=0)
+    if start.fixed:
+        generator = seeds.generator(f"fixed start {start.seed}", purpose="initialisation", trial=0)
+        return np.repeat(networks.glorot(network, scale=1.0, generator=generator)[None], len(trials), axis=0)
+    return np.stack(
+        [
+            networks.glorot(
+                network,
+                scale=start.scale,
+                generator=seeds.generator(fingerprint, purpose="initialisation", trial=trial),
+            )
+            for trial in trials
+        ]
+    )
+
+
+class Stack:
+    """S trainings side by side."""
+
+    def __init__(
+        self,
+        network: networks.Network,
+        neighbours: Neighbours,
+        config: TrainingConfig,
+        *,
+        fingerprint: str,
+        trials: NDArray[np.int64],
+        worlds: NDArray[np.int64],
+        device: torch.device,
+    ) -> None:
+        self.network, self.neighbours, self.config = network, neighbours, config
+        self.fingerprint, self.trials, self.worlds, self.device = fingerprint, trials, worlds, device
+        self.dtype = torch.float32 if config.dtype == "float32" else torch.float64
+        self.size = networks.parameter_count(network)
+        stack = trials.size
+        # Every model's vector starts on a cache line, so that alignment is the same for each.
+        stride = -(-self.size // 16) * 16
+        self.parameters = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
+        self.gradient = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
+        self.parameters.copy_(torch.from_numpy(self._initial()))
+        self.batch = config.expected_batch(neighbours.base.rows)
+        self.engine = ClosedForm(network)
+        self._views = parameter_views(self.parameters, self.engine.layers)
+        self._out = parameter_views(self.gradient, self.engine.layers)
+        self._scratch = Scratch(device=device, dtype=self.dtype)
+        self._noise = (
+            CpuNoise(fingerprint, trials.tolist(), size=self.size, dtype=self.dtype)
+            if config.noise_multiplier
+            else None
+        )
+        self._update = Update(config, self.parameters)
+        self._draws = [
+            sampling.batches(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
+            for t, w in zip(trials, worlds, strict=True)
+        ]
+        self._batcher = self._make_batcher()
+        canary = neighbours.canary
+        self._examples = canary if hasattr(canary, "examples") else None
+        self._gradients = canary if hasattr(canary, "gradients") else None
+        self._fixed_gradient = self._clipped(canary.gradient) if isinstance(canary, GradientCanary) else None
+
+    def _initial(self) -> NDArray[np.float64]:
+        return initial_parameters(self.network, self.config, fingerprint=self.fingerprint, trials=self.trials.tolist())
+
+    def _make_batcher(self) -> Batcher | FullBatcher | None:
+        base = self.neighbours.base
+        if not isinstance(base, Dataset):
+            return None
+        if self.config.sampling is Sampling.FULL:
+            return FullBatcher(
+                self.neighbours,
+                worlds=self.worlds.tolist(),
+                classes=self.network.classes,
+                width=width(self.config, rows=base.rows),
+                device=self.device,
+                dtype=self.dtype,
+            )
+        return Batcher(
+            self.neighbours,
+            stack=self.trials.size,
+            classes=self.network.classes,
+            width=width(self.config, rows=base.rows),
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def _clipped(self, gradients: Any) -> Tensor:
+        """Canary gradients ``[S, P]`` (or one for all), clipped to C and divided by the expected batch size."""
+        tensor = torch.as_tensor(gradients).to(device=self.device, dtype=self.dtype)
+        tensor = tensor.expand(self.trials.size, self.size)
+        norms = torch.linalg.vector_norm(tensor, dim=1, keepdim=True)
+        return tensor / (norms / self.config.clip).clamp(min=1.0) / self.batch
+
+    def train(self, observer: Observer | None) -> StackResult:
+        """All steps, then the observer's scores."""
+        for player in (self._examples, self._gradients, observer):
+            if player is not None:
+                player.start(self.trials)
+        watching = observer is not None and observer.view is View.ALL_ITERATES
+        previous = torch.zeros_like(self.parameters) if watching else None
+        failed_at: dict[int, int] = {}
+        check = max(1, self.config.steps // _CHECKS)
+        for step in range(1, self.config.steps + 1):
+            if previous is not None:
+                previous.copy_(self.parameters)
+            self._step(step)
+            if observer is not None and previous is not None:
+                observer.observe(Seen(self.trials, step, previous, self.parameters, self.gradient))
+            if step % check == 0 or step == self.config.steps:
+                self._check(step, failed_at)
+        return self._finish(observer, failed_at)
+
+    def _step(self, step: int) -> None:
+        """One step of DP-SGD for every model."""
+        config = self.config
+        self._add_batches(step)
+        if self._noise is not None:
+            spread = config.noise_multiplier * config.clip / self.batch
+            for position, row in enumerate(self.gradient.unbind(0)):
+                row.add_(self._noise.vector(position), alpha=spread)
+        self._update(self.gradient)
+
+    def _add_batches(self, step: int) -> None:
+        """The sum of clipped gradients over the expected batch size, canary and all, into ``gradient``."""
+        drawn = [next(draw) for draw in self._draws]
+        state = Seen(self.trials, step, None, self.parameters, self.gradient if step > 1 else None)
+        vectors = self._fixed_gradient
+        if self._gradients is not None:
+            vectors = self._clipped(self._gradients.gradients(state))
+        examples = self._adaptive_examples(state)
+        rows = self.neighbours.base.rows
+        times: NDArray[np.int64] | None = None
+        if vectors is not None:
+            times = np.asarray([int((row >= rows).sum()) for row in drawn])
+            drawn = [row[row < rows] for row in drawn]
+        if self._batcher is None:
+            self.gradient.zero_()
+        else:
+            passes = (
+                self._batcher.passes(examples=examples)
+                if isinstance(self._batcher, FullBatcher)
+                else self._batcher.passes(drawn, examples=examples)
+            )
+            for number, batch in enumerate(passes):
+                self.engine.clipped_sums(
+                    self._views,
+                    self._out,
+                    x=batch.x,
+                    targets=batch.targets,
+                    weights=batch.weights / self.batch,
+                    clip=self.config.clip,
+                    run=Run(self._scratch, batch.counts, input_squares=batch.squares),
+                    accumulate=number > 0,
+                )
+        if vectors is not None and times is not None:
+            for position in np.flatnonzero(times).tolist():
+                self.gradient[position].add_(vectors[position], alpha=float(times[position]))
+
+    def _adaptive_examples(self, state: Seen) -> tuple[Tensor, Tensor] | None:
+        """An adaptive canary's inputs and one-hot labels, checked."""
+        if self._examples is None:
+            return None
+        x, y = self._examples.examples(state)
+        inputs, labels = torch.as_tensor(x), torch.as_tensor(y)
+        expected = (self.trials.size, self.neighbours.copies)
+        shape = (*expected, *self.network.input_shape)
+        if tuple(inputs.shape) != shape or tuple(labels.shape) != expected:
+            raise InvalidInputError(
+                f"the canary gave inputs of shape {tuple(inputs.shape)} and labels of shape {tuple(labels.shape)}: "
+                f"expected {shape} and {expected}"
+            )
+        onehot = torch.nn.functional.one_hot(labels.long(), self.network.classes)
+        inputs = inputs.to(device=self.device, dtype=self.dtype if inputs.is_floating_point() else torch.int64)
+        return inputs, onehot.to(device=self.device, dtype=self.dtype)
+
+    def _check(self, step: int, failed_at: dict[int, int]) -> None:
+        """Note which models hold numbers that are not finite. Such a number never becomes finite again."""
+        # Summing |m|·0 keeps NaN and turns infinities into NaN: one pass, no mask.
+        bad = torch.isnan((self.parameters * 0.0).sum(1)).cpu().numpy()
+        for position in np.flatnonzero(bad).tolist():
+            failed_at.setdefault(position, step)
+
+    def _finish(self, observer: Observer | None, failed_at: dict[int, int]) -> StackResult:
+        failures = {
+            int(self.trials[position]): f"the model's parameters were not finite at step {step}"
+            for position, step in failed_at.items()
+        }
+        if observer is None:
+            return StackResult(None, failures)
+        shape = self.network.input_shape
+        if observer.view is View.BLACK_BOX:
+            shown = BlackBox(self.engine, self.parameters, self.trials, shape, self.network.classes)
+        else:
+            shown = StackedModels(
+                self.engine,
+                self.parameters,
+                self.trials,
+                shape,
+                self.network.classes,
+                lambda: torch.from_numpy(self._initial()).to(device=self.device, dtype=self.dtype),
+            )
+        scores = observer.finish(shown)
+        if scores is None:
+            return StackResult(None, failures)
+        scores = np.array(scores, dtype=np.float64)
+        if scores.ndim == 0 or scores.shape[0] != self.trials.size:
+            raise InvalidInputError(
+                f"the observer gave scores of shape {scores.shape}: expected {self.trials.size} rows"
+            )
+        finite = np.isfinite(scores.reshape(scores.shape[0], -1)).all(axis=1)
+        for position in np.flatnonzero(~finite).tolist():
+            failures.setdefault(int(self.trials[position]), "the score was not finite")
+        for position, trial in enumerate(self.trials.tolist()):
+            if trial in failures:
+                scores[position] = math.nan
+        return StackResult(scores, failures)

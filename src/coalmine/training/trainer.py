@@ -1,0 +1,231 @@
+"""Trains trials, each in its world; how many are stacked together is a matter of speed and never changes a result."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError
+from coalmine.roles import Observer, View
+from coalmine.training import networks
+from coalmine.training.batching import width
+from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
+from coalmine.training.config import GivenWeights, TrainingConfig
+from coalmine.training.data import Dataset, ZeroGradients
+from coalmine.training.stack import Stack, StackResult
+
+CPU_STACK = 8
+"""Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainingResult:
+    """What became of each trial, in the order they were asked for.
+
+    ``scores`` are the observer's, ``[N]`` or ``[N, k]``, NaN for a trial that failed; ``failures`` says why, by trial.
+    ``notes`` are what a user should know about how it ran; ``precision`` is what the numbers were computed in.
+    """
+
+    trials: NDArray[np.int64]
+    worlds: NDArray[np.int64]
+    scores: NDArray[np.float64] | None
+    failures: dict[int, str]
+    notes: tuple[str, ...]
+    precision: str
+    device: str
+    stack: int
+
+    @property
+    def succeeded(self) -> NDArray[np.bool_]:
+        """Which trials ended with finite parameters and scores."""
+        return np.asarray([int(trial) not in self.failures for trial in self.trials])
+
+
+def alternating_worlds(trials: ArrayLike) -> NDArray[np.int64]:
+    """World 0 for even trials, world 1 for odd ones: fixed beforehand, half and half.
+
+    >>> alternating_worlds([0, 1, 2, 7]).tolist()
+    [0, 1, 0, 1]
+    """
+    return np.asarray(trials, dtype=np.int64) % 2
+
+
+def train(
+    network: networks.Network,
+    *,
+    neighbours: Neighbours,
+    config: TrainingConfig,
+    fingerprint: str,
+    trials: ArrayLike,
+    worlds: ArrayLike,
+    observer: Observer | None = None,
+    device: str = "cpu",
+    stack: int | None = None,
+) -> TrainingResult:
+    """Train each trial in its world by DP-SGD and show the models to the observer, within its view.
+
+    A trial's start, batches and noise are functions of (``fingerprint``, trial) alone, so on one kind of device its
+    result has the same bits whatever ``stack``, the order of the trials, or the process it ran in. Trials are
+    independent as long as their numbers differ. On a CPU the training runs on one thread.
+
+    >>> rng = np.random.default_rng(0)
+    >>> base = Dataset(rng.normal(size=(100, 4)), rng.integers(0, 2, size=100))
+    >>> config = TrainingConfig(steps=5, batch_size=10, clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
+    >>> result = train(
+    ...     networks.Mlp(4, hidden=(3,)), neighbours=Neighbours(base, canary=ExampleCanary([1, 1, 1, 1.0], 1)),
+    ...     config=config, fingerprint="an example", trials=range(4), worlds=[0, 1, 0, 1])
+    >>> result.succeeded.tolist()
+    [True, True, True, True]
+    """
+    numbers, sides = _check_trials(trials, worlds)
+    _validate.instance("fingerprint", fingerprint, str)
+    check_fit(network, neighbours, config)
+    place = _device(device)
+    size = (
+        _validate.integer("stack", stack, at_least=1)
+        if stack is not None
+        else choose_stack(network, neighbours, config)
+    )
+    if observer is not None:
+        View.parse(observer.view)
+    notes: list[str] = []
+    failures: dict[int, str] = {}
+    scores: list[NDArray[np.float64]] = []
+    with _one_thread(place), _precision(config, place), torch.inference_mode():
+        start = 0
+        while start < numbers.size:
+            part = slice(start, start + size)
+            try:
+                done = _train_stack(
+                    network, neighbours, config, fingerprint, numbers[part], sides[part], observer, place
+                )
+            except (torch.OutOfMemoryError, MemoryError) as error:
+                if size == 1:
+                    raise MemoryError(
+                        "not even one model fits into memory: use smaller batches or a smaller network"
+                    ) from error
+                size = max(1, size // 2)
+                notes.append(f"out of memory: stacked {size} models at a time from trial {numbers[start]} on")
+                continue
+            failures.update(done.failures)
+            if done.scores is not None:
+                scores.append(done.scores)
+            start += size
+    return TrainingResult(
+        trials=numbers,
+        worlds=sides,
+        scores=np.concatenate(scores) if scores else None,
+        failures=failures,
+        notes=tuple(notes),
+        precision="tf32" if config.allow_tf32 and place.type == "cuda" else config.dtype,
+        device=str(place),
+        stack=size,
+    )
+
+
+def _train_stack(
+    network: networks.Network,
+    neighbours: Neighbours,
+    config: TrainingConfig,
+    fingerprint: str,
+    trials: NDArray[np.int64],
+    worlds: NDArray[np.int64],
+    observer: Observer | None,
+    device: torch.device,
+) -> StackResult:
+    """One stack; its memory is free again when this returns."""
+    return Stack(
+        network, neighbours, config, fingerprint=fingerprint, trials=trials, worlds=worlds, device=device
+    ).train(observer)
+
+
+def _check_trials(trials: ArrayLike, worlds: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Trial numbers (all different) and a world for each."""
+    numbers, sides = np.asarray(trials), np.asarray(worlds)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or numbers.size == 0 or (numbers < 0).any():
+        raise InvalidInputError("trials is not allowed: expected a list of whole numbers of at least 0")
+    if np.unique(numbers).size != numbers.size:
+        raise InvalidInputError(
+            "trials has the same number twice: expected different trials (their streams would agree)"
+        )
+    if sides.shape != numbers.shape or not np.isin(sides, (0, 1)).all():
+        raise InvalidInputError(f"worlds is not allowed: expected 0 or 1 for each of the {numbers.size} trials")
+    return numbers.astype(np.int64), sides.astype(np.int64)
+
+
+def check_fit(network: networks.Network, neighbours: Neighbours, config: TrainingConfig) -> None:
+    """Data, canary, network and start must fit together; the message names what does not."""
+    base, canary = neighbours.base, neighbours.canary
+    size = networks.parameter_count(network)
+    if isinstance(base, ZeroGradients):
+        if canary is not None and hasattr(canary, "examples"):
+            raise InvalidInputError("canary is an example: expected a gradient where the base data has none")
+    else:
+        networks.check_layers(network)
+        if base.shape != network.input_shape:
+            raise InvalidInputError(f"x has rows of shape {base.shape}: the network expects {network.input_shape}")
+        parts = [("y", base.y)] + ([("canary y", canary.y)] if isinstance(canary, ExampleCanary) else [])
+        for name, labels in parts:
+            bad = np.flatnonzero(labels >= network.classes)
+            if bad.size:
+                raise _validate.reject(
+                    f"{name}[{bad[0]}]", int(labels[bad[0]]), f"a label from 0 to {network.classes - 1}"
+                )
+    if isinstance(canary, GradientCanary) and canary.gradient.size != size:
+        raise InvalidInputError(f"the canary's gradient has {canary.gradient.size} entries: the network has {size}")
+    start = config.initialisation
+    if isinstance(start, GivenWeights) and start.values.size != size:
+        raise InvalidInputError(f"initial weights has {start.values.size} entries: the network has {size}")
+    config.rate(base.rows)
+
+
+def choose_stack(network: networks.Network, neighbours: Neighbours, config: TrainingConfig) -> int:
+    """How many models to stack: as many as are fast, and no more than fit in a quarter of a gibibyte."""
+    per_model = 8 * networks.parameter_count(network)
+    if isinstance(neighbours.base, Dataset):
+        shape, widest = network.input_shape, 0
+        for layer in network.layers():
+            shape = layer.output(shape)
+            widest += 3 * int(np.prod(shape))
+        per_model += width(config, rows=neighbours.base.rows) * (widest + int(np.prod(network.input_shape)))
+    return int(np.clip(2**28 // (8 * per_model), 1, CPU_STACK))
+
+
+def _device(name: str) -> torch.device:
+    """The device of that name, if it is there."""
+    _validate.instance("device", name, str)
+    kind = name.partition(":")[0]
+    _validate.choice("device", kind, ("cpu", "cuda"))
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise _validate.reject("device", name, "'cpu': this machine has no CUDA device that torch can use")
+    return torch.device(name)
+
+
+@contextlib.contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, one torch thread: two processes beat two threads, and sums are then always split the same way."""
+    before = torch.get_num_threads()
+    if device.type == "cpu" and before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def _precision(config: TrainingConfig, device: torch.device) -> Iterator[None]:
+    """TF32 products only where the config asks for them."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if config.allow_tf32 and device.type == "cuda" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -74,44 +74,62 @@ def noise_multiplier(
     mechanism = DpSgd(sample_rate=sample_rate, noise_multiplier=1.0, steps=steps, sampling=sampling, relation=relation)
     evaluate = _ANALYSES[analysis]
 
-    def at(sigma: float) -> Statement:
-        return evaluate(mechanism.with_noise(sigma), delta)
+    def at(sigma: float) -> float:
+        return evaluate(mechanism.with_noise(sigma), delta).epsilon
 
-    start = 1.0 if analysis in _CHEAP else _guess(mechanism, target, delta)
-    sigma, statement = _search(at, target, start)
+    start = _guess(mechanism, target, delta) if analysis == "standard" else 1.0
+    sigma = _search(at, "epsilon", target, start)
+    statement = evaluate(mechanism.with_noise(sigma), delta)
     return Calibration(noise_multiplier=sigma, target=target, statement=statement)
 
 
-_CHEAP = ("last_iterate", "last_iterate_worst", "full_batch", "gdp_clt", "rdp")
+def for_advantage(*, sample_rate: float, steps: int, advantage: float, start: float = 1.0) -> float:
+    """The smallest σ (to one part in 10⁶) that keeps the exact advantage, δ at ε = 0, within a target.
+
+    >>> sigma = for_advantage(sample_rate=1.0, steps=100, advantage=0.382925)
+    >>> round(sigma, 4)
+    10.0
+    """
+    target = _validate.open_unit("advantage", advantage)
+    start = _validate.positive("start", start)
+    mechanism = DpSgd(sample_rate=sample_rate, noise_multiplier=start, steps=steps)
+
+    def at(sigma: float) -> float:
+        return standard.delta(mechanism.with_noise(sigma), epsilon=0.0).delta
+
+    return _search(at, "advantage", target, min(max(start * sample_rate, SMALLEST), LARGEST))
 
 
 def _guess(mechanism: DpSgd, target: float, delta: float) -> float:
-    """A σ to start from: RDP where it applies (its answer is a little too large), the full batch otherwise."""
-    simple = "rdp" if mechanism.relation is Relation.ADD_REMOVE and mechanism.sampling is Sampling.POISSON else None
-    if simple is None or mechanism.sample_rate in (0.0, 1.0):
+    """A σ to start the slow PLD search from: what RDP asks for (a little too much), where the library has RDP."""
+    sampled = mechanism.sampling is Sampling.POISSON and 0.0 < mechanism.sample_rate < 1.0
+    if not sampled or mechanism.relation is not Relation.ADD_REMOVE:
         return 1.0
+
+    def at(sigma: float) -> float:
+        return _ANALYSES["rdp"](mechanism.with_noise(sigma), delta).epsilon
+
     try:
-        return _search(lambda s: _ANALYSES[simple](mechanism.with_noise(s), delta), target, 1.0, tolerance=1e-3)[0]
+        return _search(at, "epsilon", target, 1.0, tolerance=1e-3)
     except InvalidInputError:
         return 1.0
 
 
 def _search(
-    at: Callable[[float], Statement], target: float, start: float, *, tolerance: float = _TOLERANCE
-) -> tuple[float, Statement]:
-    """The smallest σ with ε(σ) ≤ target: bracket it, then secant steps in log–log that stay inside the bracket."""
-    log_target = math.log(target)
-    sigma, found = start, at(start)
-    low: tuple[float, float] | None = None  # (log σ, log ε) with ε too large
-    high: tuple[float, float] | None = None  # … with ε small enough
-    best: tuple[float, Statement] | None = None
-    step = 0.05
+    at: Callable[[float], float], name: str, target: float, start: float, *, tolerance: float = _TOLERANCE
+) -> float:
+    """The smallest σ with at(σ) ≤ target: bracket it, then secant steps in log-log that stay inside the bracket."""
+    sigma, step = start, 0.05
+    low: tuple[float, float] | None = None  # (log σ, log value) with the value too large
+    high: tuple[float, float] | None = None  # … with the value small enough
+    best = math.nan
     for _ in range(200):
-        x, y = math.log(sigma), math.log(max(found.epsilon, 1e-300)) if math.isfinite(found.epsilon) else 700.0
-        if found.epsilon <= target:
-            high, best = (x, y), (sigma, found)
+        value = at(sigma)
+        point = (math.log(sigma), min(700.0, math.log(max(value, 1e-300))))
+        if value <= target:
+            high, best = point, sigma
         else:
-            low = (x, y)
+            low = point
         if low is None:
             if sigma <= SMALLEST:
                 break
@@ -120,19 +138,15 @@ def _search(
         elif high is None:
             if sigma >= LARGEST:
                 raise InvalidInputError(
-                    f"epsilon = {target!r} is not allowed: even noise_multiplier = {LARGEST:g} gives {found.epsilon:.6g}, "
-                    "expected a larger epsilon, a larger delta or fewer steps"
+                    f"{name} = {target!r} is not allowed: expected at least {value:.6g}, "
+                    f"which is what the largest noise_multiplier tried ({LARGEST:g}) gives"
                 )
             sigma = min(LARGEST, sigma * math.exp(step))
             step *= 2.5
+        elif high[0] - low[0] <= tolerance:
+            break
         else:
-            width = high[0] - low[0]
-            if width <= tolerance:
-                break
-            x = _next_guess(low, high, log_target, tolerance)
-            sigma = math.exp(x)
-        found = at(sigma)
-    assert best is not None
+            sigma = math.exp(_next_guess(low, high, math.log(target), tolerance))
     return best
 
 

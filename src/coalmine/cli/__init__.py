@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import coalmine
+from coalmine.cli import account, calibrate, choose, counterexample
+from coalmine.cli import data
 from coalmine.cli._output import as_option_names
 from coalmine.errors import CoalmineError
 
@@ -39,6 +41,14 @@ def _root(
         typer.echo(context.get_help())
 
 
+app.command("account")(account.account)
+app.command("calibrate")(calibrate.calibrate)
+app.command("choose")(choose.choose)
+app.command("counterexample")(counterexample.counterexample)
+
+
+app.add_typer(data.app)
+
 # Typer may bring its own copy of click, so its exception types are taken from Typer's public names.
 _UsageError = typer.BadParameter.__bases__[0]
 _CommandLineError = _UsageError.__bases__[0]
@@ -56,15 +66,24 @@ def main(arguments: list[str] | None = None) -> int:
         _complain(f"{where}: {error.format_message()} (see '{where} --help')")
         return 2
     except CoalmineError as error:
-        name = next((word for word in given if not word.startswith("-")), "")
-        known = getattr(command, "commands", {}).get(name)
-        options = [parameter.name for parameter in known.params if parameter.name] if known else []
-        _complain(f"coalmine {name}: {as_option_names(str(error), options)}")
+        where, options = _called(command, given)
+        _complain(f"{where}: {as_option_names(str(error), options)}")
         return 2
     except (typer.Abort, KeyboardInterrupt):
         _complain("coalmine: stopped by the user")
         return 130
     return result if isinstance(result, int) else 0
+
+
+def _called(command: Any, given: list[str]) -> tuple[str, list[str]]:
+    """The full name of the command that was called (``coalmine data fetch``), and the names of its options."""
+    path = "coalmine"
+    for word in (word for word in given if not word.startswith("-")):
+        known = getattr(command, "commands", {}).get(word)
+        if known is None:
+            break
+        command, path = known, f"{path} {word}"
+    return path, [option.name for option in command.params if option.param_type_name == "option" and option.name]
 
 
 def _complain(message: str) -> None:

@@ -1,0 +1,11 @@
+"""Data sets by name: found on disk or fetched from their official source, checked, and given back as plain arrays.
+
+>>> digits = load("digits")
+>>> digits.x_train.shape, digits.classes
+((1438, 64), 10)
+"""
+
+from coalmine.data.records import DataSet, subset
+from coalmine.data.registry import Status, fetch, load, names, status, verify
+
+__all__ = ["DataSet", "Status", "fetch", "load", "names", "status", "subset", "verify"]

@@ -1,0 +1,156 @@
+"""A data set as a frozen value, and the part of one that a game is played on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError
+
+
+class Arrays(NamedTuple):
+    """What a loader gives: features in [0, 1] (one row an example) and labels from 0."""
+
+    x_train: NDArray[np.float32]
+    y_train: NDArray[np.int64]
+    x_test: NDArray[np.float32]
+    y_test: NDArray[np.int64]
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class DataSet:
+    """Features and labels, with all that a report must say about where they come from.
+
+    ``x_train`` and ``x_test`` are float32 with one row an example; a picture's row is its pixels flattened in the order
+    of ``image_shape`` = (channels, height, width). Labels are int64 from 0 to ``classes`` − 1. The arrays are
+    read-only. ``stand_in_for`` names the real data set that a synthetic one replaces, and is None for all others; where
+    it is set, ``note`` says so in a sentence that belongs into every report.
+    """
+
+    name: str
+    x_train: NDArray[np.float32]
+    y_train: NDArray[np.int64]
+    x_test: NDArray[np.float32]
+    y_test: NDArray[np.int64]
+    classes: int
+    image_shape: tuple[int, int, int] | None
+    citation: str
+    licence: str
+    note: str = ""
+    stand_in_for: str | None = None
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
+            if x.ndim != 2 or y.shape != x.shape[:1] or x.dtype != np.float32 or y.dtype != np.int64:
+                raise InvalidInputError(
+                    f"x_{part} has shape {x.shape} ({x.dtype}) and y_{part} {y.shape} ({y.dtype}): expected (rows, "
+                    "features) as float32 and (rows,) as int64"
+                )
+            if y.size and not (y.min() >= 0 and y.max() < self.classes):
+                raise InvalidInputError(f"y_{part} is not allowed: expected labels from 0 to {self.classes - 1}")
+            x.setflags(write=False)
+            y.setflags(write=False)
+        if self.x_test.shape[1] != self.features:
+            raise InvalidInputError(f"x_test has {self.x_test.shape[1]} features: expected {self.features}")
+
+    @property
+    def features(self) -> int:
+        """Numbers in one row."""
+        return int(self.x_train.shape[1])
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 over the four arrays (type, shape, bytes): what was trained on, however it was stored."""
+        digest = hashlib.sha256()
+        for name in Arrays._fields:
+            array = np.ascontiguousarray(getattr(self, name))
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
+            digest.update(little.data)
+        return digest.hexdigest()
+
+    def describe(self) -> dict[str, Any]:
+        """What a report says about the data, as plain JSON types."""
+        return {
+            "name": self.name,
+            "train_rows": len(self.y_train),
+            "test_rows": len(self.y_test),
+            "features": self.features,
+            "classes": self.classes,
+            "image_shape": None if self.image_shape is None else list(self.image_shape),
+            "content_hash": self.content_hash,
+            "citation": self.citation,
+            "licence": self.licence,
+            "note": self.note,
+            "stand_in_for": self.stand_in_for,
+        }
+
+
+def subset(
+    data: DataSet,
+    *,
+    classes: Sequence[int] | None = None,
+    per_class: int | None = None,
+    test_per_class: int | None = None,
+    rows: int | None = None,
+    test_rows: int | None = None,
+) -> DataSet:
+    """The first rows of some classes, relabelled 0, 1, … in the order of ``classes``; the order of rows stays.
+
+    ``per_class`` (``test_per_class``) keeps the first so many training (test) rows of each class, ``rows``
+    (``test_rows``) the first so many of what is then left. All rows where nothing is said. Asking for more rows than
+    there are is an error.
+
+    >>> from coalmine.data import load
+    >>> small = subset(load("digits"), classes=(3, 8), per_class=100)
+    >>> len(small.y_train), small.classes, sorted(set(small.y_train.tolist()))
+    (200, 2, [0, 1])
+    """
+    chosen = tuple(range(data.classes)) if classes is None else tuple(classes)
+    for label in chosen:
+        _validate.integer("classes", label, at_least=0, at_most=data.classes - 1)
+    if len(set(chosen)) != len(chosen) or len(chosen) < 2:
+        raise _validate.reject("classes", chosen, "at least two different labels")
+    x_train, y_train = _keep(data.x_train, data.y_train, chosen, "per_class", per_class, "rows", rows)
+    x_test, y_test = _keep(data.x_test, data.y_test, chosen, "test_per_class", test_per_class, "test_rows", test_rows)
+    return dataclasses.replace(
+        data, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, classes=len(chosen)
+    )
+
+
+def _keep(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    chosen: tuple[int, ...],
+    per_class_name: str,
+    per_class: int | None,
+    rows_name: str,
+    rows: int | None,
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """The rows of the chosen classes, cut to the numbers asked for."""
+    keep = np.zeros(y.size, dtype=np.bool_)
+    labels = np.full(y.size, -1, dtype=np.int64)
+    for new, old in enumerate(chosen):
+        at = np.flatnonzero(y == old)
+        if per_class is not None:
+            _validate.integer(per_class_name, per_class, at_least=1)
+            if at.size < per_class:
+                raise _validate.reject(per_class_name, per_class, f"at most {at.size}, the rows of class {old}")
+            at = at[:per_class]
+        keep[at] = True
+        labels[at] = new
+    index = np.flatnonzero(keep)
+    if rows is not None:
+        _validate.integer(rows_name, rows, at_least=1)
+        if index.size < rows:
+            raise _validate.reject(rows_name, rows, f"at most {index.size}")
+        index = index[:rows]
+    return x[index], labels[index]

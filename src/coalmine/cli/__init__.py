@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import coalmine
-from coalmine.cli import account, calibrate, choose, counterexample
-from coalmine.cli import data
+from coalmine.cli import account, calibrate, choose, counterexample, data
 from coalmine.cli._output import as_option_names
 from coalmine.errors import CoalmineError
 
@@ -45,8 +44,6 @@ app.command("account")(account.account)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("counterexample")(counterexample.counterexample)
-
-
 app.add_typer(data.app)
 
 # Typer may bring its own copy of click, so its exception types are taken from Typer's public names.

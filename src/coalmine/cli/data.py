@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -42,16 +43,18 @@ def show(data_dir: DataDir = None, json: Json = False) -> None:
         return
     print_table(
         "Data sets",
-        ("name", "training + test rows", "features", "classes", "where it is, or how to get it", "licence"),
+        ("name", "rows", "features", "classes", "where", "licence"),
         [
             (
-                *(state.name, f"{state.train_rows:,} + {state.test_rows:,}", f"{state.features:,}"),
-                *(f"{state.classes:,}", state.where, state.licence),
+                *(state.name, f"{state.train_rows + state.test_rows:,}", f"{state.features:,}", f"{state.classes:,}"),
+                *(state.where if state.found else "not here", re.split(" [(]|;", state.licence)[0]),
             )
             for state in states
         ],
     )
     print_lines([f"{state.name}: {state.note}" for state in states if state.note])
+    if not all(state.found for state in states):
+        print_lines(["What is not here: 'coalmine data fetch NAME', or --data-dir FOLDER if you have the files."])
 
 
 @app.command()
@@ -81,14 +84,14 @@ def verify(
     """Check data sets on disk: every checksum, the shape, the hash of the content. Exit code 2 if one is wrong."""
     found = []
     for name in names or data.names():
-        if not names and not data.status(name, data_dir=data_dir).found:
-            found.append({"name": name, "state": "missing", "content_hash": None, "problem": None})
-            continue
-        try:
-            content_hash = data.verify(name, data_dir=data_dir).content_hash
-            found.append({"name": name, "state": "right", "content_hash": content_hash, "problem": None})
-        except DataError as error:
-            found.append({"name": name, "state": "wrong", "content_hash": None, "problem": str(error)})
+        is_here = data.status(name, data_dir=data_dir).found
+        one: dict[str, str | None] = {"name": name, "state": "missing", "content_hash": None, "problem": None}
+        if is_here or names:  # a missing one is a problem only if it was asked for
+            try:
+                one |= {"state": "right", "content_hash": data.verify(name, data_dir=data_dir).content_hash}
+            except DataError as error:
+                one |= {"state": "wrong" if is_here else "missing", "problem": str(error)}
+        found.append(one)
     problems = [str(one["problem"]) for one in found if one["problem"]]
     if json:
         print_json({"data_sets": found})

@@ -148,6 +148,8 @@ def _retrieve(pooch: Any, entry: Entry, file: File, path: Path) -> None:
 def _first_line(error: BaseException) -> str:
     """An error of another library in one line of bearable length."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if "Max retries exceeded" in text:
+        return "no connection"
     return text if len(text) <= 200 else text[:197] + "..."
 
 

@@ -1,0 +1,26 @@
+"""The options that several commands share, with one wording."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SampleRate = Annotated[
+    float, typer.Option("--sample-rate", help="q: probability that a row is in a batch (batch size / rows), 0 to 1.")
+]
+NoiseMultiplier = Annotated[
+    float, typer.Option("--noise-multiplier", help="σ: noise standard deviation over the clipping norm, above 0.")
+]
+Steps = Annotated[int, typer.Option("--steps", help="T: number of training steps, at least 1.")]
+RelationName = Annotated[
+    str, typer.Option("--relation", help="Neighbours: add_remove (a row more or less) or replace (a row changed).")
+]
+SamplingName = Annotated[
+    str, typer.Option("--sampling", help="Batches: poisson, full, or shuffle (which gets no amplified guarantee).")
+]
+
+
+def underscored(name: str) -> str:
+    """``last-iterate`` as ``last_iterate``: both spellings are taken."""
+    return name.replace("-", "_")

@@ -1,0 +1,106 @@
+"""The progress bar of an audit: trials done, trainings a second, time left, and the bound so far."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from coalmine.bounds import AnytimeAudit
+from coalmine.store import BlockResult, Trials
+
+_PILOT = 64
+"""Trials that choose the threshold; only later ones count towards the bound that is shown."""
+
+
+class Watch:
+    """A watcher (:class:`coalmine.audit.Watcher`) that draws on stderr.
+
+    The bound so far is a confidence sequence: it holds at every moment it is shown. Its threshold is fixed by the first
+    trials, which do not count, so it is not yet the bound of the report.
+    """
+
+    def __init__(self, *, delta: float, confidence: float, shown: bool) -> None:
+        self._delta, self._confidence = delta, confidence
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]} trainings/s"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[bound]}"),
+            disable=not shown,
+            transient=False,
+            console=Console(stderr=True),
+        )
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
+        """A new bar; what is stored already counts as done."""
+        self._bar = self._progress.add_task(label, total=trials, completed=len(done), rate="-", bound="")
+        self._sequence = AnytimeAudit(delta=self._delta, confidence=self._confidence, copies=copies)
+        self._pilot: list[tuple[NDArray[np.int8], NDArray[np.float64]]] = []
+        self._seen = 0
+        self._threshold: float | None = None
+        self._counted = [0, 0]
+        if len(done):
+            self._learn(done.world, done.score)
+
+    def block(self, result: BlockResult) -> None:
+        """One more block: move the bar, add to the sequence."""
+        self._learn(result.world, result.score)
+        speed = self._progress.tasks[self._bar].speed
+        self._progress.update(
+            self._bar,
+            advance=result.trial.size,
+            rate="-" if speed is None else f"{speed:.1f}",
+            bound=self._words(),
+        )
+
+    def end(self) -> None:
+        """The bar is full."""
+        task = self._progress.tasks[self._bar]
+        self._progress.update(self._bar, completed=task.total, bound=self._words())
+
+    def _learn(self, world: NDArray[np.int8], score: NDArray[np.float64]) -> None:
+        """Until the threshold is fixed, gather; after that, count."""
+        score = np.where(np.isfinite(score), score, -np.inf)
+        if self._threshold is None:
+            self._pilot.append((world, score))
+            self._seen += world.size
+            if self._seen >= _PILOT:
+                self._threshold = _best_threshold(
+                    np.concatenate([w for w, _ in self._pilot]), np.concatenate([s for _, s in self._pilot])
+                )
+            return
+        for side in (0, 1):
+            mine = score[world == side] > self._threshold
+            if mine.size:
+                self._sequence.add(world=side, trials=mine.size, wrong=int((mine != side).sum()))
+                self._counted[side] += mine.size
+
+    def _words(self) -> str:
+        if min(self._counted) == 0:
+            return ""
+        return f"ε ≥ {self._sequence.bound().epsilon:.2f} so far"
+
+
+def _best_threshold(world: NDArray[np.int8], score: NDArray[np.float64]) -> float:
+    """The threshold with the fewest errors on the pilot trials, taken in equal shares of the two worlds."""
+    candidates = np.unique(score[np.isfinite(score)])
+    if candidates.size == 0:
+        return 0.0
+    wrong = [np.mean(score[world == 0] > t) + np.mean(score[world == 1] <= t) for t in candidates]
+    return float(candidates[int(np.argmin(wrong))])

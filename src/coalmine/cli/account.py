@@ -1,0 +1,136 @@
+"""``coalmine account``: what theory promises, before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coalmine.cli._options import NoiseMultiplier, RelationName, SampleRate, SamplingName, Steps, underscored
+from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from coalmine.records import DpSgd, Guarantee, Heuristic
+
+_WORDS = {
+    "standard": "proved, every model along the way may be seen (PLD)",
+    "rdp": "proved too, by an older and looser method",
+    "gdp_clt": "approximate, can be below the truth",
+    "last_iterate": "prediction if only the last model is released",
+    "last_iterate_worst": "the same, largest over all shorter trainings",
+    "full_batch": "comparison: full batches, same noise per gradient",
+}
+
+
+def account(
+    sample_rate: SampleRate,
+    noise_multiplier: NoiseMultiplier,
+    steps: Steps,
+    delta: Annotated[float | None, typer.Option("--delta", help="δ, between 0 and 1; gives ε.")] = None,
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="ε, at least 0; gives δ instead.")] = None,
+    sampling: SamplingName = "poisson",
+    relation: RelationName = "add_remove",
+    as_json: Json = False,
+) -> None:
+    """What theory promises for DP-SGD: ε at a δ (or δ at an ε) by every analysis, and what it means for one person."""
+    from coalmine.identifiability import advantage, belief
+    from coalmine.records import DpSgd, Relation, Sampling
+
+    if (delta is None) == (epsilon is None):
+        given = "neither was given" if delta is None else "both were given"
+        raise InvalidInputError(f"give exactly one of --delta and --epsilon: {given}")
+    mechanism = DpSgd(
+        sample_rate=sample_rate,
+        noise_multiplier=noise_multiplier,
+        steps=steps,
+        sampling=Sampling.parse(underscored(sampling)),
+        relation=Relation.parse(underscored(relation)),
+    )
+    entries = {name: _entry(analysis, mechanism) for name, analysis in _analyses(delta, epsilon).items()}
+    proved = entries["standard"]
+    risk = {"advantage": advantage.of_mechanism(mechanism), "belief": belief.from_epsilon(proved["epsilon"])}
+    if as_json:
+        print_json({**entries, **risk})
+    else:
+        _show(mechanism, entries, "epsilon" if epsilon is None else "delta", **risk)
+
+
+def _analyses(
+    delta: float | None, epsilon: float | None
+) -> dict[str, Callable[[DpSgd], Guarantee | Heuristic]]:
+    """Every analysis, as a function of the mechanism alone."""
+    from coalmine.accounting import full_batch, last_iterate, standard
+
+    if delta is not None:
+        at = {"delta": delta}
+        return {
+            "standard": lambda m: standard.epsilon(m, **at),
+            "rdp": lambda m: standard.epsilon(m, **at, analysis="rdp"),
+            "gdp_clt": lambda m: standard.gdp_clt(m, **at),
+            "last_iterate": lambda m: last_iterate.epsilon(m, **at),
+            "last_iterate_worst": lambda m: last_iterate.worst(m, **at),
+            "full_batch": lambda m: full_batch.epsilon(m, **at),
+        }
+    assert epsilon is not None
+    at = {"epsilon": epsilon}
+    return {
+        "standard": lambda m: standard.delta(m, **at),
+        "rdp": lambda m: standard.delta(m, **at, analysis="rdp"),
+        "gdp_clt": lambda m: standard.gdp_clt_delta(m, **at),
+        "last_iterate": lambda m: last_iterate.delta(m, **at),
+        "last_iterate_worst": lambda m: last_iterate.worst_delta(m, **at),
+        "full_batch": lambda m: full_batch.delta(m, **at),
+    }
+
+
+def _entry(analysis: Callable[[DpSgd], Guarantee | Heuristic], mechanism: DpSgd) -> dict[str, Any]:
+    """One analysis as plain data; one that does not cover this relation says why instead."""
+    from coalmine.records import Sampling
+
+    try:
+        return analysis(mechanism).to_dict()
+    except UnsupportedError as error:
+        if mechanism.sampling is Sampling.SHUFFLE:  # nothing but the error's own number holds
+            raise
+        return {"kind": "unsupported", "reason": str(error)}
+
+
+def _show(
+    mechanism: DpSgd, entries: dict[str, dict[str, Any]], wanted: str, *, advantage: float, belief: float
+) -> None:
+    """A table and a few sentences for people."""
+    other = "delta" if wanted == "epsilon" else "epsilon"
+    at = f"{other} = {entries['standard'][other]:g}"
+    rows = [
+        (name, entry["kind"], _figure(entry[wanted], wanted) if wanted in entry else "–", _WORDS[name])
+        for name, entry in entries.items()
+    ]
+    title = (
+        f"DP-SGD, sample rate {mechanism.sample_rate:g}, noise {mechanism.noise_multiplier:g}, "
+        f"{mechanism.steps} steps, {mechanism.sampling.value} batches, {mechanism.relation.value} neighbours"
+    )
+    print_table(title, ("analysis", "kind", f"{wanted} at {at}", "what it is"), rows)
+    proved, predicted = entries["standard"], entries["last_iterate"]
+    lines = [
+        f"Proved: {wanted} is at most {_figure(proved[wanted], wanted)} at {at}, even if every model along the way is "
+        "seen.",
+        f"For one person: someone who knows everything but this person's record, and starts at even odds, guesses right "
+        f"at most {100 * (1 + advantage) / 2:.1f} % of the time (50 % is a coin toss; advantage {advantage:.4f}). Rare "
+        f"outcomes aside (that is what delta allows), they become at most {100 * belief:.2f} % sure that the record was "
+        "used.",
+    ]
+    if wanted in predicted:
+        lines.append(
+            f"Predicted, not promised: with only the last model released, {wanted} is usually near "
+            f"{_figure(predicted[wanted], wanted)}. A regulariser or adversarial data can make it too small; never report "
+            "it as a guarantee. 'coalmine counterexample' shows such a case."
+        )
+    lines += [f"{name}: {entry['reason']}" for name, entry in entries.items() if entry["kind"] == "unsupported"]
+    print_lines(lines)
+
+
+def _figure(value: float, wanted: str) -> str:
+    """ε with four decimals, δ in powers of ten."""
+    return number(value) if wanted == "epsilon" else f"{value:.4g}"

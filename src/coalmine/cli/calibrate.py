@@ -1,0 +1,55 @@
+"""``coalmine calibrate``: the smallest noise for a wanted ε."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from coalmine.cli._options import RelationName, SampleRate, SamplingName, Steps, underscored
+from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+
+
+def calibrate(
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The ε that must not be exceeded, above 0.")],
+    delta: Annotated[float, typer.Option("--delta", help="δ, between 0 and 1.")],
+    sample_rate: SampleRate,
+    steps: Steps,
+    analysis: Annotated[
+        str,
+        typer.Option(
+            "--analysis",
+            help="standard (proved), rdp (proved), last-iterate, last-iterate-worst, gdp-clt or full-batch (predicted).",
+        ),
+    ] = "standard",
+    sampling: SamplingName = "poisson",
+    relation: RelationName = "add_remove",
+    as_json: Json = False,
+) -> None:
+    """The smallest noise multiplier σ for which an analysis gives at most the wanted ε at δ."""
+    from coalmine.accounting import calibrate as calibration
+    from coalmine.records import Guarantee, Relation, Sampling
+
+    found = calibration.noise_multiplier(
+        sample_rate=sample_rate,
+        steps=steps,
+        epsilon=epsilon,
+        delta=delta,
+        analysis=underscored(analysis),
+        sampling=Sampling.parse(underscored(sampling)),
+        relation=Relation.parse(underscored(relation)),
+    )
+    statement = found.statement.to_dict()
+    if as_json:
+        print_json({"noise_multiplier": found.noise_multiplier, "target": found.target, **statement})
+        return
+    print_table(
+        f"Smallest noise for epsilon ≤ {epsilon:g} at delta = {delta:g}, by the {analysis} analysis",
+        ("noise multiplier", "epsilon it gives", "kind"),
+        [(number(found.noise_multiplier, 6), number(found.statement.epsilon, 6), statement["kind"])],
+    )
+    if isinstance(found.statement, Guarantee):
+        print_lines(["With this much noise the epsilon is proved, under these assumptions:"])
+    else:
+        print_lines(["With this much noise the epsilon is predicted, not promised: the truth may be larger. It rests on:"])
+    print_lines(f"  - {assumption}" for assumption in found.statement.assumptions)

@@ -1,0 +1,100 @@
+"""``coalmine runs``: what the store holds."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+
+runs = typer.Typer(help="List, show, resume or remove the runs in a store.", no_args_is_help=False)
+
+StorePath = Annotated[Path, typer.Option("--store", help="Where trials are kept.")]
+RunName = Annotated[str, typer.Argument(help="The first characters of the run's fingerprint.")]
+
+
+def _summary(run: Any) -> dict[str, Any]:
+    identity = dict(run.description).get("identity", {})
+    return {
+        "run": run.fingerprint,
+        "adversary": identity.get("adversary", {}),
+        "data": identity.get("data", {}).get("name"),
+        "trials": run.trials,
+        "wanted": dict(run.description).get("trials"),
+        "failed_trials": run.failed_trials,
+        "failed_blocks": run.failed_blocks,
+        "seconds": run.elapsed,
+        "devices": list(run.devices),
+        "created": datetime.datetime.fromtimestamp(run.created, datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+@runs.command("list")
+def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
+    """Every run, the oldest first."""
+    from coalmine.store import Store
+
+    with Store.open(store, create=False) as opened:
+        found = [_summary(run) for run in opened.runs()]
+    if json:
+        print_json(found)
+        return
+    print_table(
+        f"Runs in {store}",
+        ["run", "adversary", "data", "trials", "failed", "training time", "first stored (UTC)"],
+        [
+            [
+                one["run"][:12],
+                ", ".join(f"{value}" if key == "name" else f"{key}={value}" for key, value in one["adversary"].items()),
+                str(one["data"]), f"{one['trials']} of {one['wanted']}", str(one["failed_trials"]),
+                f"{number(one['seconds'], 1)} s", one["created"],
+            ]
+            for one in found
+        ],
+    )  # fmt: skip
+
+
+@runs.command()
+def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
+    """One run: its identity, how far it is, and what went wrong."""
+    from coalmine.store import Store
+
+    with Store.open(store, create=False) as opened:
+        found = opened.run(run)
+        failures = opened.failures(found.fingerprint)
+    payload = {
+        **_summary(found),
+        "identity": dict(found.description).get("identity"),
+        "versions": dict(found.description).get("versions"),
+        "failures": [{"block": one.block, "trial": one.trial, "reason": one.reason} for one in failures],
+    }
+    if json:
+        print_json(payload)
+        return
+    print_table(
+        f"Run {found.fingerprint[:12]}",
+        ["what", "value"],
+        [[key, str(value)] for key, value in payload.items() if key not in ("identity", "failures")]
+        + [[f"identity: {key}", str(value)] for key, value in (payload["identity"] or {}).items()],
+    )
+    print_lines([f"block {one.block}, trial {one.trial}: {one.reason}" for one in failures[:20]])
+
+
+@runs.command()
+def remove(
+    run: RunName,
+    store: StorePath = Path("coalmine.db"),
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete one run and all its trials."""
+    from coalmine.store import Store
+
+    with Store.open(store, create=False) as opened:
+        found = opened.run(run)
+        if not yes:
+            typer.confirm(f"Delete run {found.fingerprint[:12]} with {found.trials} trials?", abort=True)
+        opened.remove(found.fingerprint)
+    print_lines([f"Removed run {found.fingerprint[:12]} ({found.trials} trials)."])

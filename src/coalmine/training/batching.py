@@ -1,9 +1,10 @@
-"""From drawn rows to padded buffers: the base rows, the canary's rows, their labels and weights, for a whole stack."""
+"""From drawn rows to padded buffers: the base rows, the canary's rows, their labels and weights, for a few models."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +21,9 @@ from coalmine.training.products import Counts
 
 MAX_WIDTH = 1024
 """Larger batches go through in several passes."""
+
+Examples = tuple[Tensor, Tensor]
+"""An adaptive canary's inputs ``[S, k, ...]`` and one-hot labels ``[S, k, classes]``."""
 
 
 @dataclasses.dataclass
@@ -47,17 +51,25 @@ def width(config: TrainingConfig, *, rows: int, limit: int = MAX_WIDTH) -> int:
 
 
 class Batcher:
-    """Builds the passes of a step. Base rows are 0 to n − 1, canary rows n to n + k − 1."""
+    """Gathers each model's own rows. Base rows are 0 to n − 1, canary rows n to n + k − 1.
+
+    ``divisor`` is the expected batch size: a row in use has weight 1/divisor.
+    """
 
     def __init__(
-        self, neighbours: Neighbours, *, stack: int, classes: int, width: int, device: torch.device, dtype: torch.dtype
+        self,
+        neighbours: Neighbours,
+        *,
+        models: int,
+        classes: int,
+        width: int,
+        divisor: float,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
-        base = neighbours.base
+        base, copies, canary = neighbours.base, neighbours.copies, neighbours.canary
         assert isinstance(base, Dataset)
-        self.rows = base.rows
-        self._shape = base.shape
-        self._width, self._stack, self._device = width, stack, device
-        copies, canary = neighbours.copies, neighbours.canary
+        self._rows, self._shape, self._width, self._on_cpu = base.rows, base.shape, width, device.type == "cpu"
         x = np.zeros((base.rows + copies, int(np.prod(base.shape))), dtype=base.x.dtype)
         x[: base.rows] = base.x.reshape(base.rows, -1)
         labels = np.zeros(base.rows + copies, dtype=np.int64)
@@ -69,54 +81,54 @@ class Batcher:
         self._x = torch.from_numpy(x).to(device=device, dtype=torch.int64 if tokens else dtype)
         self._onehot = torch.nn.functional.one_hot(torch.from_numpy(labels), classes).to(device=device, dtype=dtype)
         self._squares = None if tokens else (self._x * self._x).sum(1)
-        self._buffer = torch.zeros((stack, width, self._x.shape[1]), dtype=self._x.dtype, device=device)
-        self._targets = torch.zeros((stack, width, classes), dtype=dtype, device=device)
-        self._weights = torch.zeros((stack, width), dtype=dtype, device=device)
-        self._picked = torch.zeros((stack, width), dtype=dtype, device=device)
-        self._index = np.zeros((stack, width), dtype=np.int64)
-        self._places = np.arange(width)
+        # Row c has 1/divisor in its first c places: the weights of a batch of c rows, looked up instead of built.
+        self._masks = torch.ones((width + 1, width), dtype=dtype, device=device).tril_(-1).div_(divisor)
+        self._buffer = torch.zeros((models, width, self._x.shape[1]), dtype=self._x.dtype, device=device)
+        self._targets = torch.zeros((models, width, classes), dtype=dtype, device=device)
+        self._weights = torch.zeros((models, width), dtype=dtype, device=device)
+        self._picked = torch.zeros((models, width), dtype=dtype, device=device)
+        self._index = np.zeros((models, width), dtype=np.int64)
 
-    def passes(self, drawn: Sequence[NDArray[np.int64]], *, examples: tuple[Tensor, Tensor] | None) -> Iterator[Pass]:
-        """The passes of one step: W rows of each model at a time, until every model's batch is done.
-
-        ``examples`` are an adaptive canary's inputs ``[S, k, ...]`` and one-hot labels ``[S, k, classes]``.
-        """
+    def passes(self, drawn: Sequence[NDArray[np.int64]], *, examples: Examples | None) -> Iterator[Pass]:
+        """The passes of one step: W rows of each model at a time, until every model's batch is done."""
         longest = max(rows.size for rows in drawn)
-        for start in range(0, max(1, longest), self._width):
+        if longest <= self._width:
+            yield self._fill(drawn, examples)
+            return
+        for start in range(0, longest, self._width):
             yield self._fill([rows[start : start + self._width] for rows in drawn], examples)
 
-    def _fill(self, drawn: Sequence[NDArray[np.int64]], examples: tuple[Tensor, Tensor] | None) -> Pass:
-        counts = [rows.size for rows in drawn]
-        for i, rows in enumerate(drawn):
-            self._index[i, : rows.size] = rows
-        index = torch.from_numpy(self._index)
-        on_cpu = self._device.type == "cpu"
-        if on_cpu:
-            for n, chosen, target in zip(counts, index.unbind(0), self._buffer.unbind(0), strict=True):
-                if n:
-                    torch.index_select(self._x, 0, chosen[:n], out=target[:n])
+    def _fill(self, drawn: Sequence[NDArray[np.int64]], examples: Examples | None) -> Pass:
+        models, counts = len(drawn), [rows.size for rows in drawn]
+        for place, rows in zip(self._index, drawn, strict=False):
+            place[: rows.size] = rows
+        index = torch.from_numpy(self._index[:models])
+        buffer, targets, weights = self._buffer[:models], self._targets[:models], self._weights[:models]
+        if self._on_cpu:
+            for n, chosen, target in zip(counts, index.unbind(0), buffer.unbind(0), strict=True):
+                torch.index_select(self._x, 0, chosen[:n], out=target[:n])
         else:
-            index = index.to(self._device)
-            torch.index_select(self._x, 0, index.view(-1), out=self._buffer.view(-1, self._x.shape[1]))
+            index = index.to(self._x.device)
+            torch.index_select(self._x, 0, index.view(-1), out=buffer.view(-1, self._x.shape[1]))
         flat = index.view(-1)
-        torch.index_select(self._onehot, 0, flat, out=self._targets.view(flat.numel(), -1))
-        mask = self._places < np.asarray(counts)[:, None]
-        self._weights.copy_(torch.from_numpy(mask))
+        torch.index_select(self._onehot, 0, flat, out=targets.view(flat.numel(), -1))
+        torch.index_select(self._masks, 0, torch.tensor(counts, device=self._x.device), out=weights)
         squares = None
         if self._squares is not None:
-            squares = torch.index_select(self._squares, 0, flat, out=self._picked.view(-1)).view_as(self._picked)
+            squares = self._picked[:models]
+            torch.index_select(self._squares, 0, flat, out=squares.view(-1))
         if examples is not None:
             self._put(drawn, *examples, squares=squares)
         return Pass(
-            self._buffer.unflatten(2, self._shape), self._targets, self._weights, squares, counts if on_cpu else None
+            torch.unflatten(buffer, 2, self._shape), targets, weights, squares, counts if self._on_cpu else None
         )
 
     def _put(self, drawn: Sequence[NDArray[np.int64]], x: Tensor, onehot: Tensor, *, squares: Tensor | None) -> None:
         """Write an adaptive canary's rows over their places."""
         flat = x.flatten(2)
         for i, rows in enumerate(drawn):
-            for place in np.flatnonzero(rows >= self.rows).tolist():
-                copy = int(rows[place]) - self.rows
+            for place in np.flatnonzero(rows >= self._rows).tolist():
+                copy = int(rows[place]) - self._rows
                 self._buffer[i, place] = flat[i, copy]
                 self._targets[i, place] = onehot[i, copy]
                 if squares is not None:
@@ -133,65 +145,52 @@ class FullBatcher:
         worlds: Sequence[int],
         classes: int,
         width: int,
+        divisor: float,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        base, canary, copies = neighbours.base, neighbours.canary, neighbours.copies
+        base, canary, self._copies = neighbours.base, neighbours.canary, neighbours.copies
         assert isinstance(base, Dataset)
-        self.rows = base.rows
-        self._stack = len(worlds)
-        self._device, self._dtype, self._classes = device, dtype, classes
-        counts: Counts = None
+        self._classes, self._divisor, self._device, self._dtype = classes, divisor, device, dtype
+        inside = np.asarray(worlds)[:, None]
         self._passes: list[Pass] = []
         for start in range(0, base.rows, width):
-            block = slice(start, min(start + width, base.rows))
-            used = block.stop - block.start
-            weights = np.ones((self._stack, used))
+            x, y = base.x[start : start + width], base.y[start : start + width]
+            weights = np.ones((inside.size, y.size))
             for row in neighbours.replaced:
-                if block.start <= row < block.stop:
-                    weights[np.asarray(worlds) == 1, row - block.start] = 0.0
-            counts = [used] * self._stack if device.type == "cpu" else None
-            self._passes.append(self._shared(base.x[block], base.y[block], weights, counts))
-        self._canary: Pass | None = None
+                if start <= row < start + y.size:
+                    weights[inside[:, 0] == 1, row - start] = 0.0
+            self._passes.append(self._shared(x, y, weights))
+        self._adaptive = canary is not None and hasattr(canary, "examples")
         if isinstance(canary, ExampleCanary):
-            self._canary = self._shared(canary.x, canary.y, np.repeat(np.asarray(worlds)[:, None], copies, 1), None)
-        elif canary is not None and hasattr(canary, "examples"):
-            x = np.zeros((copies, *base.shape), dtype=base.x.dtype)
-            weights = np.repeat(np.asarray(worlds)[:, None], copies, 1)
-            self._canary = self._shared(x, np.zeros(copies, dtype=np.int64), weights, None)
-            self._canary.x = self._canary.x.clone()
-            self._canary.targets = self._canary.targets.clone()
-            self._canary.squares = None
-        if self._canary is not None and device.type == "cpu":
-            self._canary.counts = [copies * world for world in worlds]
-        self._copies = copies
+            self._passes.append(self._shared(canary.x, canary.y, np.repeat(inside, self._copies, axis=1)))
+        elif self._adaptive:
+            x, y = np.zeros((self._copies, *base.shape), dtype=base.x.dtype), np.zeros(self._copies, dtype=np.int64)
+            chosen = self._shared(x, y, np.repeat(inside, self._copies, axis=1))
+            chosen.x, chosen.targets, chosen.squares = chosen.x.clone(), chosen.targets.clone(), None
+            self._passes.append(chosen)
 
-    def _shared(
-        self, x: NDArray[np.generic], y: NDArray[np.int64], weights: NDArray[np.generic], counts: Counts
-    ) -> Pass:
-        rows = padded(x.shape[0])
-        inputs = torch.from_numpy(np.concatenate([x, np.zeros((rows - x.shape[0], *x.shape[1:]), dtype=x.dtype)]))
+    def _shared(self, x: NDArray[np.generic], y: NDArray[np.int64], weights: NDArray[Any]) -> Pass:
+        """A pass in which every model has the same rows."""
+        (models, used), rows = weights.shape, padded(y.size)
+        inputs = torch.from_numpy(np.concatenate([x, np.zeros((rows - used, *x.shape[1:]), dtype=x.dtype)]))
         inputs = inputs.to(device=self._device, dtype=self._dtype if inputs.is_floating_point() else torch.int64)
-        labels = torch.from_numpy(np.concatenate([y, np.zeros(rows - y.size, dtype=np.int64)]))
+        labels = torch.from_numpy(np.concatenate([y, np.zeros(rows - used, dtype=np.int64)]))
         onehot = torch.nn.functional.one_hot(labels, self._classes).to(device=self._device, dtype=self._dtype)
-        full = np.zeros((self._stack, rows))
-        full[:, : weights.shape[1]] = weights
-        squares = None
-        if inputs.is_floating_point():
-            squares = inputs.flatten(1).square().sum(1).expand(self._stack, rows)
+        full = np.zeros((models, rows))
+        full[:, :used] = weights / self._divisor
+        squares = inputs.flatten(1).square().sum(1).expand(models, rows) if inputs.is_floating_point() else None
         return Pass(
-            inputs.expand(self._stack, *inputs.shape),
-            onehot.expand(self._stack, *onehot.shape),
+            inputs.expand(models, *inputs.shape),
+            onehot.expand(models, *onehot.shape),
             torch.from_numpy(full).to(device=self._device, dtype=self._dtype),
             squares,
-            counts,
+            [used] * models if self._device.type == "cpu" else None,
         )
 
-    def passes(self, *, examples: tuple[Tensor, Tensor] | None) -> Iterator[Pass]:
+    def passes(self, *, examples: Examples | None) -> Iterator[Pass]:
         """The passes of one step."""
+        if self._adaptive and examples is not None:
+            self._passes[-1].x[:, : self._copies] = examples[0]
+            self._passes[-1].targets[:, : self._copies] = examples[1]
         yield from self._passes
-        if self._canary is not None:
-            if examples is not None:
-                self._canary.x[:, : self._copies] = examples[0]
-                self._canary.targets[:, : self._copies] = examples[1]
-            yield self._canary

@@ -200,7 +200,8 @@ class Activation(_NoParameters):
 
     def module(self) -> nn.Module:
         """The torch module of that name."""
-        return {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}[self.kind]()
+        kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+        return kinds[self.kind]()
 
     def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
         """In place, except on the inputs themselves."""

@@ -75,7 +75,7 @@ class BlackBox:
         if queries.is_floating_point():
             queries = queries.to(parameters.dtype)
         parts = []
-        for chunk in queries.split(_QUERIES_AT_ONCE):
+        for chunk in torch.split(queries, _QUERIES_AT_ONCE):
             rows = chunk.shape[0]
             filled = torch.zeros((padded(rows), *self._shape), dtype=chunk.dtype, device=chunk.device)
             filled[:rows] = chunk

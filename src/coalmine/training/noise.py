@@ -56,9 +56,8 @@ class CpuNoise:
         second = out[pairs:]
         radius.copy_(raw[:pairs])
         angle.copy_(raw[pairs:])
-        # |integer| keeps every small u apart; half a unit keeps u above 0.
-        radius.abs_().mul_(unit).add_(unit / 2).log_().mul_(-2.0)
-        radius.clamp_(min=0.0).sqrt_()
+        # |integer| keeps every small u apart; half a unit keeps u above 0, and 1 plus half a unit rounds to 1.
+        radius.abs_().mul_(unit).add_(unit / 2).log_().mul_(-2.0).sqrt_()
         angle.mul_(math.pi * unit)
         torch.sin(angle, out=second)
         second.mul_(radius)

@@ -7,6 +7,7 @@ whole stack at its fixed width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -16,89 +17,67 @@ Counts = Sequence[int] | None
 """How many examples of each model are in use (CPU); nothing on a GPU, where padding is computed and weighted by 0."""
 
 
-def _rows(x: Tensor) -> Tensor:
-    """``[S, W, ..., D]`` as ``[S, W·positions, D]``."""
-    return x.flatten(1, -2)
-
-
-def _positions(x: Tensor) -> int:
-    """How many rows of the product one example has."""
-    n = 1
-    for size in x.shape[2:-1]:
-        n *= size
-    return n
+def used_rows(x: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """For each model the rows in use as a matrix: ``[S, W, ..., D]`` to S times ``[count·positions, D]``."""
+    if x.dim() > 3:
+        positions = math.prod(x.shape[2:-1])
+        return [rows[: n * positions] for rows, n in zip(x.flatten(1, -2).unbind(0), counts, strict=True)]
+    return [rows[:n] for rows, n in zip(x.unbind(0), counts, strict=True)]
 
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor, counts: Counts) -> None:
     """out[s] = x[s]·weight[s]ᵀ + bias[s], with weight ``[S, out, in]``."""
-    rows, target = _rows(x), _rows(out)
+    transposed = weight.transpose(1, 2)
     if counts is None:
-        transposed = weight.transpose(1, 2)
+        rows, target = x.flatten(1, -2), out.flatten(1, -2)
         if bias is None:
             torch.bmm(rows, transposed, out=target)
         else:
             torch.baddbmm(bias.unsqueeze(1), rows, transposed, out=target)
         return
-    positions = _positions(x)
-    biases = [None] * len(counts) if bias is None else bias.unbind(0)
-    for n, r, w, b, o in zip(counts, rows.unbind(0), weight.unbind(0), biases, target.unbind(0), strict=True):
-        if n == 0:
-            continue
-        used = n * positions
-        if b is None:
-            torch.mm(r[:used], w.t(), out=o[:used])
-        else:
-            torch.addmm(b, r[:used], w.t(), out=o[:used])
+    parts = zip(used_rows(x, counts), transposed.unbind(0), used_rows(out, counts), strict=True)
+    if bias is None:
+        for r, w, o in parts:
+            torch.mm(r, w, out=o)
+    else:
+        for (r, w, o), b in zip(parts, bias.unbind(0), strict=True):
+            torch.addmm(b, r, w, out=o)
 
 
 def back(error: Tensor, weight: Tensor, *, out: Tensor, counts: Counts) -> None:
     """out[s] = error[s]·weight[s]: the error of a layer's input."""
-    rows, target = _rows(error), _rows(out)
     if counts is None:
-        torch.bmm(rows, weight, out=target)
+        torch.bmm(error.flatten(1, -2), weight, out=out.flatten(1, -2))
         return
-    positions = _positions(error)
-    for n, r, w, o in zip(counts, rows.unbind(0), weight.unbind(0), target.unbind(0), strict=True):
-        if n:
-            used = n * positions
-            torch.mm(r[:used], w, out=o[:used])
+    for r, w, o in zip(used_rows(error, counts), weight.unbind(0), used_rows(out, counts), strict=True):
+        torch.mm(r, w, out=o)
 
 
 def outer(error: Tensor, x: Tensor, *, out: Tensor, counts: Counts, accumulate: bool) -> None:
     """out[s] (+)= error[s]ᵀ·x[s]: the sum of the gradients of a weight over a batch of weighted errors."""
-    rows, inputs = _rows(error), _rows(x)
-    beta = 1.0 if accumulate else 0.0
     if counts is None:
-        # bmm ignores what is in ``out`` with beta = 0, so old NaNs do not spread.
-        torch.baddbmm(out, rows.transpose(1, 2), inputs, beta=beta, out=out)
+        rows = error.flatten(1, -2).transpose(1, 2)
+        # With beta = 0 what is in ``out`` is ignored, so old NaNs do not spread.
+        torch.baddbmm(out, rows, x.flatten(1, -2), beta=1.0 if accumulate else 0.0, out=out)
         return
-    positions = _positions(error)
-    for n, r, a, o in zip(counts, rows.unbind(0), inputs.unbind(0), out.unbind(0), strict=True):
-        used = n * positions
-        if used:
-            torch.addmm(o, r[:used].t(), a[:used], beta=beta, out=o)
-        elif not accumulate:
-            o.zero_()
+    for r, a, o in zip(used_rows(error, counts), used_rows(x, counts), out.unbind(0), strict=True):
+        if accumulate:
+            torch.addmm(o, r.t(), a, out=o)
+        else:
+            torch.mm(r.t(), a, out=o)
 
 
 def row_sums(error: Tensor, *, out: Tensor, counts: Counts, accumulate: bool) -> None:
     """out[s] (+)= Σ_rows error[s]: the sum of the gradients of a bias."""
-    rows = _rows(error)
     if counts is None:
-        total = rows.sum(1)
+        total = error.flatten(1, -2).sum(1)
         if accumulate:
             out.add_(total)
         else:
             out.copy_(total)
         return
-    positions = _positions(error)
-    for n, r, o in zip(counts, rows.unbind(0), out.unbind(0), strict=True):
-        used = n * positions
-        if used:
-            total = r[:used].sum(0)
-            if accumulate:
-                o.add_(total)
-            else:
-                o.copy_(total)
-        elif not accumulate:
-            o.zero_()
+    for r, o in zip(used_rows(error, counts), out.unbind(0), strict=True):
+        if accumulate:
+            o.add_(r.sum(0))
+        else:
+            torch.sum(r, 0, out=o)

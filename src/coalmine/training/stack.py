@@ -18,8 +18,8 @@ from coalmine.records import Sampling
 from coalmine.roles import Observer, View
 from coalmine.training import networks, sampling
 from coalmine.training.batching import Batcher, FullBatcher, width
-from coalmine.training.canary import GradientCanary, Neighbours
-from coalmine.training.clipping import ClosedForm, parameter_views
+from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, Neighbours
+from coalmine.training.clipping import ClosedForm, Views, parameter_views
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import Dataset
 from coalmine.training.layers import Run, Scratch
@@ -27,6 +27,8 @@ from coalmine.training.models import BlackBox, StackedModels
 from coalmine.training.noise import CpuNoise
 from coalmine.training.optimisers import Update
 
+_TILE_BYTES = 2**19
+"""Inputs of one tile: about half of a core's second-level cache."""
 _CHECKS = 16
 """How often in a training the models are checked for numbers that are not finite."""
 
@@ -72,6 +74,21 @@ def initial_parameters(
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """A few models of the stack that go through forward and backward together."""
+
+    part: slice
+    views: Views
+    out: Views
+    batcher: Batcher | FullBatcher
+
+
+def _adaptive(canary: object, method: str) -> bool:
+    """Whether a canary chooses its ``examples`` or ``gradients`` anew each step."""
+    return hasattr(canary, method) and hasattr(canary, "start")
+
+
 class Stack:
     """S trainings side by side."""
 
@@ -98,8 +115,6 @@ class Stack:
         self.parameters.copy_(torch.from_numpy(self._initial()))
         self.batch = config.expected_batch(neighbours.base.rows)
         self.engine = ClosedForm(network)
-        self._views = parameter_views(self.parameters, self.engine.layers)
-        self._out = parameter_views(self.gradient, self.engine.layers)
         self._scratch = Scratch(device=device, dtype=self.dtype)
         self._noise = (
             CpuNoise(fingerprint, trials.tolist(), size=self.size, dtype=self.dtype)
@@ -111,49 +126,63 @@ class Stack:
             sampling.batches(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
             for t, w in zip(trials, worlds, strict=True)
         ]
-        self._batcher = self._make_batcher()
+        self._tiles = self._make_tiles()
         canary = neighbours.canary
-        self._examples = canary if hasattr(canary, "examples") else None
-        self._gradients = canary if hasattr(canary, "gradients") else None
+        self._examples: AdaptiveExample | None = canary if _adaptive(canary, "examples") else None  # type: ignore[assignment]
+        self._gradients: AdaptiveGradient | None = canary if _adaptive(canary, "gradients") else None  # type: ignore[assignment]
         self._fixed_gradient = self._clipped(canary.gradient) if isinstance(canary, GradientCanary) else None
 
     def _initial(self) -> NDArray[np.float64]:
         return initial_parameters(self.network, self.config, fingerprint=self.fingerprint, trials=self.trials.tolist())
 
-    def _make_batcher(self) -> Batcher | FullBatcher | None:
-        base = self.neighbours.base
+    def _make_tiles(self) -> list[Tile]:
+        """The stack cut into tiles whose buffers stay in the processor's cache (one tile on a GPU)."""
+        base, config = self.neighbours.base, self.config
         if not isinstance(base, Dataset):
-            return None
-        if self.config.sampling is Sampling.FULL:
-            return FullBatcher(
-                self.neighbours,
-                worlds=self.worlds.tolist(),
-                classes=self.network.classes,
-                width=width(self.config, rows=base.rows),
-                device=self.device,
-                dtype=self.dtype,
+            return []
+        stack, rows = self.trials.size, width(config, rows=base.rows)
+        options: dict[str, Any] = {
+            "classes": self.network.classes,
+            "divisor": self.batch,
+            "device": self.device,
+            "dtype": self.dtype,
+        }
+        size = stack
+        if self.device.type == "cpu":
+            held = rows * math.prod(base.shape) * self.parameters.element_size()
+            size = min(stack, max(1, _TILE_BYTES // held))
+        batcher = None
+        if config.sampling is not Sampling.FULL:
+            batcher = Batcher(self.neighbours, models=size, width=rows, **options)
+        tiles = []
+        for start in range(0, stack, size):
+            part = slice(start, min(start + size, stack))
+            tiles.append(
+                Tile(
+                    part,
+                    parameter_views(self.parameters[part], self.engine.layers),
+                    parameter_views(self.gradient[part], self.engine.layers),
+                    batcher or FullBatcher(self.neighbours, worlds=self.worlds[part].tolist(), width=rows, **options),
+                )
             )
-        return Batcher(
-            self.neighbours,
-            stack=self.trials.size,
-            classes=self.network.classes,
-            width=width(self.config, rows=base.rows),
-            device=self.device,
-            dtype=self.dtype,
-        )
+        return tiles
 
     def _clipped(self, gradients: Any) -> Tensor:
         """Canary gradients ``[S, P]`` (or one for all), clipped to C and divided by the expected batch size."""
         tensor = torch.as_tensor(gradients).to(device=self.device, dtype=self.dtype)
         tensor = tensor.expand(self.trials.size, self.size)
         norms = torch.linalg.vector_norm(tensor, dim=1, keepdim=True)
-        return tensor / (norms / self.config.clip).clamp(min=1.0) / self.batch
+        clipped: Tensor = tensor / (norms / self.config.clip).clamp(min=1.0) / self.batch
+        return clipped
 
     def train(self, observer: Observer | None) -> StackResult:
         """All steps, then the observer's scores."""
-        for player in (self._examples, self._gradients, observer):
-            if player is not None:
-                player.start(self.trials)
+        if self._examples is not None:
+            self._examples.start(self.trials)
+        if self._gradients is not None:
+            self._gradients.start(self.trials)
+        if observer is not None:
+            observer.start(self.trials)
         watching = observer is not None and observer.view is View.ALL_ITERATES
         previous = torch.zeros_like(self.parameters) if watching else None
         failed_at: dict[int, int] = {}
@@ -191,21 +220,22 @@ class Stack:
         if vectors is not None:
             times = np.asarray([int((row >= rows).sum()) for row in drawn])
             drawn = [row[row < rows] for row in drawn]
-        if self._batcher is None:
+        if not self._tiles:
             self.gradient.zero_()
-        else:
+        for tile in self._tiles:
+            mine = None if examples is None else (examples[0][tile.part], examples[1][tile.part])
             passes = (
-                self._batcher.passes(examples=examples)
-                if isinstance(self._batcher, FullBatcher)
-                else self._batcher.passes(drawn, examples=examples)
+                tile.batcher.passes(examples=mine)
+                if isinstance(tile.batcher, FullBatcher)
+                else tile.batcher.passes(drawn[tile.part], examples=mine)
             )
             for number, batch in enumerate(passes):
                 self.engine.clipped_sums(
-                    self._views,
-                    self._out,
+                    tile.views,
+                    tile.out,
                     x=batch.x,
                     targets=batch.targets,
-                    weights=batch.weights / self.batch,
+                    weights=batch.weights,
                     clip=self.config.clip,
                     run=Run(self._scratch, batch.counts, input_squares=batch.squares),
                     accumulate=number > 0,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import coalmine
-from coalmine.cli import account, calibrate, choose, counterexample, data
+from coalmine.cli import account, adversaries, audit, calibrate, choose, counterexample, data, runs
 from coalmine.cli._output import as_option_names
 from coalmine.errors import CoalmineError
 
@@ -40,6 +40,9 @@ def _root(
         typer.echo(context.get_help())
 
 
+app.command("audit")(audit.audit)
+app.command("adversaries")(adversaries.adversaries)
+app.add_typer(runs.runs, name="runs")
 app.command("account")(account.account)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
@@ -47,8 +50,7 @@ app.command("counterexample")(counterexample.counterexample)
 app.add_typer(data.app)
 
 # Typer may bring its own copy of click, so its exception types are taken from Typer's public names.
-_UsageError = typer.BadParameter.__bases__[0]
-_CommandLineError = _UsageError.__bases__[0]
+_CommandLineError: Any = typer.BadParameter.__bases__[0].__bases__[0]
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from coalmine.cli._output import Json, print_json, print_table
 
@@ -11,7 +12,7 @@ def adversaries(json: Json = False) -> None:
     """List the adversaries with their threat model (as Table I of nasr-2021)."""
     from coalmine.adversaries import CATALOGUE
 
-    entries = [
+    entries: list[dict[str, Any]] = [
         {
             "name": name,
             **{key: str(value) for key, value in dataclasses.asdict(kind.threat).items()},
@@ -28,7 +29,7 @@ def adversaries(json: Json = False) -> None:
         [
             [
                 str(one["name"]), str(one["view"]).replace("_", " "), str(one["access"]), str(one["modification"]),
-                str(one["dataset"]), ", ".join(f"{k} ({v})" for k, v in dict(one["options"]).items()), str(one["paper"]),
+                str(one["dataset"]), ", ".join(f"{k} ({v})" for k, v in one["options"].items()), str(one["paper"]),
             ]
             for one in entries
         ],

@@ -84,6 +84,28 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
 
 
 @runs.command()
+def resume(
+    run: RunName,
+    store: StorePath = Path("coalmine.db"),
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    workers: Annotated[int, typer.Option(help="Processes that train at once; 0 means one for each core.")] = 0,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
+    json: Json = False,
+) -> int:
+    """Go on with the audit that this run belongs to, from where it stopped."""
+    from coalmine import config as configs
+    from coalmine.cli.audit import run_audit
+    from coalmine.store import Store
+
+    with Store.open(store, create=False) as opened:
+        description = dict(opened.run(run).description)
+    settings = configs.parse(description.get("config", {}))
+    return run_audit(
+        settings, store=store, execution=configs.Execution(device=device, workers=workers, data_dir=data_dir), json=json
+    )
+
+
+@runs.command()
 def remove(
     run: RunName,
     store: StorePath = Path("coalmine.db"),

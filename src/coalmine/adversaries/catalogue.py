@@ -1,0 +1,47 @@
+"""Every adversary by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from coalmine.adversaries.attack import Adversary
+from coalmine.adversaries.backdoor import Backdoor
+from coalmine.adversaries.clipbkd import ClipBkd
+from coalmine.adversaries.membership import Membership
+from coalmine.errors import InvalidInputError
+
+CATALOGUE: Mapping[str, type[Any]] = {
+    "membership": Membership,
+    "backdoor": Backdoor,
+    "clipbkd": ClipBkd,
+}
+
+
+def adversary(name: str, **options: Any) -> Adversary:
+    """The adversary of that name with these options.
+
+    >>> adversary("clipbkd", copies=4).copies
+    4
+    """
+    if name not in CATALOGUE:
+        raise InvalidInputError(f"adversary = {name!r} is not known: {nearest(name, CATALOGUE)}")
+    kind = CATALOGUE[name]
+    known = [field.name for field in dataclasses.fields(kind)]
+    for option in options:
+        if option not in known:
+            raise InvalidInputError(f"{option} is not an option of adversary {name!r}: {nearest(option, known)}")
+    made: Adversary = kind(**options)
+    return made
+
+
+def nearest(word: str, known: Mapping[str, Any] | list[str]) -> str:
+    """A suggestion for a misspelt word: the nearest known one, or all of them.
+
+    >>> nearest("clipbdk", ["membership", "clipbkd"])
+    "did you mean 'clipbkd'?"
+    """
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else "expected one of " + ", ".join(sorted(known))

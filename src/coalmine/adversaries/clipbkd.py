@@ -1,0 +1,108 @@
+"""`clipbkd`: poison that survives clipping (Algorithm 4 of jagielski-2020)."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg, optimize, special
+
+from coalmine import _validate
+from coalmine.adversaries.attack import Attack, ThreatModel
+from coalmine.adversaries.distinguishers.queries import OutputShift
+from coalmine.errors import InvalidInputError
+from coalmine.records import Relation
+from coalmine.training import Dataset, ExampleCanary, Neighbours
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClipBkd:
+    """k copies of one point along the direction in which the data varies least, with its least likely label.
+
+    ``norm`` is ‖x_p‖ (default: the mean norm of the rows). ``world0`` = "clean": world 1 has k rows more than world 0
+    (add/remove, distance k), as in Algorithm 4. ``world0`` = "relabelled": world 0 holds the same k points with the
+    second least likely label, so the worlds differ by k replacements: twice the signal, and another relation.
+    """
+
+    copies: int = 1
+    norm: float | None = None
+    world0: str = "clean"
+
+    threat: ClassVar[ThreatModel] = ThreatModel(
+        view=OutputShift.view,
+        access="output of the final model at two points",
+        modification="adds k copies of one crafted point",
+        dataset="not chosen",
+        summary="Plants copies of a point along the data's least varying direction and looks for its mark.",
+        paper="jagielski-2020, Algorithm 4",
+    )
+
+    def __post_init__(self) -> None:
+        _validate.integer("copies", self.copies, at_least=1)
+        if self.norm is not None:
+            _validate.positive("norm", self.norm)
+        _validate.choice("world0", self.world0, ("clean", "relabelled"))
+
+    def craft(self, base: Dataset, *, classes: int, picture: tuple[int, ...] | None, seed: int) -> Attack:
+        """Find the direction and the label, then plant the copies."""
+        flat = np.asarray(base.x, dtype=np.float64).reshape(base.rows, -1)
+        norm = float(np.mean(np.linalg.norm(flat, axis=1))) if self.norm is None else self.norm
+        point = norm * least_direction(flat)
+        order = np.argsort(class_scores(flat, base.y, point, classes=classes), kind="stable")
+        label, other = int(order[0]), int(order[1])
+        x = point.reshape(base.shape).astype(base.x.dtype)
+        notes = [f"x_p has norm {norm:.4g}, label {label}; {self.copies} copies"]
+        if self.world0 == "clean":
+            neighbours = Neighbours(base, canary=ExampleCanary(x, label, copies=self.copies))
+        else:
+            poison = np.repeat(x[None], self.copies, axis=0)
+            both = Dataset(np.concatenate([base.x, poison]), np.append(base.y, np.full(self.copies, other)))
+            neighbours = Neighbours(
+                both,
+                canary=ExampleCanary(x, label, copies=self.copies),
+                relation=Relation.REPLACE,
+                replaced=range(base.rows, base.rows + self.copies),
+            )
+            notes.append(f"world 0 holds the same points with label {other}: the worlds differ by replacements")
+        return Attack(neighbours=neighbours, distinguisher=OutputShift(x, label), notes=tuple(notes))
+
+
+def least_direction(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The right singular vector of the smallest singular value: the unit vector v that minimises ‖X·v‖.
+
+    Where the data leaves a whole subspace untouched (pixels that are always 0), any v in it has ‖X·v‖ = 0; the one
+    returned is then the last eigenvector of XᵀX, which is deterministic on one machine. The sign is fixed so that the
+    largest entry is positive.
+
+    >>> least_direction(np.array([[3.0, 0.0], [0.0, 1.0]])).tolist()
+    [0.0, 1.0]
+    """
+    _, vectors = linalg.eigh(rows.T @ rows, subset_by_index=[0, 0])
+    v = vectors[:, 0]
+    return np.asarray(v * np.sign(v[np.argmax(np.abs(v))]) + 0.0)
+
+
+def class_scores(
+    rows: NDArray[np.float64], labels: NDArray[np.int64], point: NDArray[np.float64], *, classes: int
+) -> NDArray[np.float64]:
+    """Log-probabilities of each class at ``point`` under a softmax regression fitted to the data (a little ridge)."""
+    if classes < 2:
+        raise InvalidInputError(f"the data has {classes} class: clipbkd needs at least 2")
+    n, d = rows.shape
+    x = np.concatenate([rows, np.ones((n, 1))], axis=1)
+    onehot = np.eye(classes)[labels]
+
+    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        weights = flat.reshape(d + 1, classes)
+        logits = x @ weights
+        log_p = logits - special.logsumexp(logits, axis=1, keepdims=True)
+        gradient = x.T @ (np.exp(log_p) - onehot) / n + 1e-3 * weights
+        return float(-(log_p * onehot).sum() / n + 0.5e-3 * (weights**2).sum()), gradient.ravel()
+
+    fit = optimize.minimize(
+        objective, np.zeros((d + 1) * classes), jac=True, method="L-BFGS-B", options={"maxiter": 200}
+    )
+    logits = np.append(point, 1.0) @ fit.x.reshape(d + 1, classes)
+    return np.asarray(logits - special.logsumexp(logits))

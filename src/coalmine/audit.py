@@ -1,0 +1,358 @@
+"""``audit(config)``: the one place that joins the parts. Theory, evidence and meaning side by side.
+
+Data goes one way: config → guarantee and heuristic → data → attack → blocks → store → bounds → result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+import coalmine
+from coalmine import bounds, config, data
+from coalmine.accounting import calibrate, last_iterate, standard
+from coalmine.adversaries import Adversary, Attack, adversary
+from coalmine.game import BLOCK_SIZE, Task, blocks_for
+from coalmine.game.engines import local
+from coalmine.identifiability import advantage, belief
+from coalmine.records import DpSgd, Estimate, Guarantee, Heuristic, LowerBound, Relation, Sampling, Scores
+from coalmine.results import AdversaryResult, AuditResult
+from coalmine.store import BlockResult, Store, Trials
+from coalmine.training import (
+    Dataset,
+    Glorot,
+    LogisticRegression,
+    Mlp,
+    Network,
+    Sgd,
+    TrainingConfig,
+    parameter_count,
+)
+
+ALGORITHMS = {"training": 1, "adversaries": 1, "blocks": BLOCK_SIZE}
+"""Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
+
+
+class Watcher(Protocol):
+    """Is told how the audit goes; never changes it."""
+
+    def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
+        """An adversary starts: this many trials are wanted, these are stored already."""
+        ...
+
+    def block(self, result: BlockResult) -> None:
+        """A block is done and stored."""
+        ...
+
+    def end(self) -> None:
+        """The adversary has all its trials."""
+        ...
+
+
+class _Nobody:
+    """A watcher that does not look."""
+
+    def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
+        """Nothing."""
+
+    def block(self, result: BlockResult) -> None:
+        """Nothing."""
+
+    def end(self) -> None:
+        """Nothing."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Setting:
+    """The config made concrete: data, network, training, and what theory says about it."""
+
+    config: config.AuditConfig
+    base: Dataset
+    test: Dataset
+    classes: int
+    picture: tuple[int, ...] | None
+    data_hash: str
+    data_note: str
+    network: Network
+    training: TrainingConfig
+    sample_rate: float
+    guarantee: Guarantee
+    heuristic: Heuristic | None
+    mechanism: DpSgd | None
+
+
+def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Setting:
+    """Load the data, build the network, resolve the noise; all of theory, before any training."""
+    section = settings.data
+    loaded = data.load(section.name, data_dir=data_dir)
+    if section.classes is not None or section.rows_per_class is not None:
+        loaded = data.subset(loaded, classes=section.classes, per_class=section.rows_per_class)
+    network = _network(settings.model, loaded)
+    base = Dataset(loaded.x_train.reshape(-1, *network.input_shape), loaded.y_train)
+    test = Dataset(loaded.x_test.reshape(-1, *network.input_shape), loaded.y_test)
+    training = settings.training
+    rate, steps = training.rate(base.rows), training.step_count(base.rows)
+    sampling = Sampling.parse(training.sampling)
+    sigma = _noise(settings, rate=rate, steps=steps, sampling=sampling)
+    mechanism = DpSgd(sample_rate=rate, noise_multiplier=sigma, steps=steps, sampling=sampling) if sigma > 0.0 else None
+    guarantee, heuristic = _theory(mechanism, delta=settings.audit.delta)
+    return Setting(
+        config=settings,
+        base=base,
+        test=test,
+        classes=loaded.classes,
+        picture=loaded.image_shape,
+        data_hash=loaded.content_hash,
+        data_note=loaded.note,
+        network=network,
+        training=TrainingConfig(
+            steps=steps,
+            clip=training.clip,
+            noise_multiplier=sigma,
+            learning_rate=training.learning_rate,
+            sample_rate=None if sampling is Sampling.FULL else rate,
+            sampling=sampling,
+            optimiser=Sgd(momentum=training.momentum),
+            regulariser=training.regularizer,
+            initialisation=Glorot(scale=training.initialization, seed=settings.audit.seed),
+            dtype=training.dtype,
+        ),
+        sample_rate=rate,
+        guarantee=guarantee,
+        heuristic=heuristic,
+        mechanism=mechanism,
+    )
+
+
+def audit(
+    settings: config.AuditConfig,
+    *,
+    store: Store | str | Path = "coalmine.db",
+    execution: config.Execution | None = None,
+    watcher: Watcher | None = None,
+) -> AuditResult:
+    """Play the privacy game against DP-SGD with every adversary of the config, and say what theory and evidence give.
+
+    Trials are stored as they are done: a second call with the same config goes on where the first one stopped, and
+    asking for more trials reuses those that are there. The level is shared among the adversaries, so that all their
+    bounds hold together at the stated confidence.
+    """
+    how = execution or config.Execution()
+    if not isinstance(store, Store):
+        with Store.open(store) as opened:
+            return audit(settings, store=opened, execution=how, watcher=watcher)
+    setting = prepare(settings, data_dir=how.data_dir)
+    attacks = [
+        adversary(one.name, **one.options).craft(
+            setting.base, classes=setting.classes, picture=setting.picture, seed=settings.audit.seed
+        )
+        for one in settings.adversary
+    ]
+    level = (1.0 - settings.audit.confidence) / len(attacks)
+    results = tuple(
+        _play_adversary(setting, one, attack, store=store, how=how, watcher=watcher or _Nobody(), level=level)
+        for one, attack in zip(settings.adversary, attacks, strict=True)
+    )
+    claim = settings.audit.claim_epsilon or setting.guarantee.epsilon
+    strongest = max(results, key=lambda one: one.bound.epsilon)
+    return AuditResult(
+        config=settings,
+        mechanism={
+            "sample_rate": setting.sample_rate,
+            "steps": setting.training.steps,
+            "noise_multiplier": setting.training.noise_multiplier,
+            "clip": setting.training.clip,
+            "rows": setting.base.rows,
+            "parameters": parameter_count(setting.network),
+        },
+        data_note=setting.data_note,
+        guarantee=setting.guarantee,
+        heuristic=setting.heuristic,
+        adversaries=results,
+        belief=_belief(setting, strongest.bound),
+        advantage=_advantage(setting),
+        claim=claim,
+        verdict="refuted" if strongest.bound.epsilon > claim else "consistent",
+        versions=_versions(),
+    )
+
+
+def _network(section: config.ModelSection, loaded: data.DataSet) -> Network:
+    """The network of the config, for this data."""
+    if section.kind == "logistic":
+        return LogisticRegression(loaded.features, classes=loaded.classes)
+    return Mlp(loaded.features, hidden=section.hidden, classes=loaded.classes, activation=section.activation)
+
+
+def _noise(settings: config.AuditConfig, *, rate: float, steps: int, sampling: Sampling) -> float:
+    """σ: as given, or the smallest that keeps ε within the target under the chosen analysis."""
+    training = settings.training
+    if training.noise_multiplier is not None:
+        return training.noise_multiplier
+    assert training.target_epsilon is not None
+    return calibrate.noise_multiplier(
+        sample_rate=rate,
+        steps=steps,
+        epsilon=training.target_epsilon,
+        delta=settings.audit.delta,
+        analysis=training.analysis.replace("-", "_"),
+        sampling=sampling,
+    ).noise_multiplier
+
+
+def _theory(mechanism: DpSgd | None, *, delta: float) -> tuple[Guarantee, Heuristic | None]:
+    """What is promised, and what is predicted for the last iterate."""
+    if mechanism is None:
+        nothing = Guarantee(
+            epsilon=math.inf,
+            delta=delta,
+            analysis="none",
+            relation=Relation.ADD_REMOVE,
+            assumptions=("there is no noise, so nothing is promised",),
+        )
+        return nothing, None
+    return standard.epsilon(mechanism, delta=delta), last_iterate.epsilon(mechanism, delta=delta)
+
+
+def _play_adversary(
+    setting: Setting,
+    section: config.AdversarySection,
+    attack: Attack,
+    *,
+    store: Store,
+    how: config.Execution,
+    watcher: Watcher,
+    level: float,
+) -> AdversaryResult:
+    """Bring one adversary to its number of trials, then bound what its scores prove."""
+    who: Adversary = adversary(section.name, **section.options)
+    identity = _identity(setting, section)
+    name = fingerprint(identity)
+    wanted = setting.config.audit.trials
+    settings = setting.config.model_dump(mode="json", exclude_none=True)
+    store.register(name, {"identity": identity, "trials": wanted, "versions": _versions(), "config": settings})
+    task = Task(
+        fingerprint=name,
+        network=setting.network,
+        neighbours=attack.neighbours,
+        training=setting.training,
+        distinguisher=attack.distinguisher,
+        device=how.device,
+    )
+    # A row that is replaced is one taken away and one added: k replacements are 2k additions and removals.
+    relation, k = attack.neighbours.relation, attack.neighbours.copies
+    distance = 2 * k if relation is Relation.REPLACE else k
+    watcher.begin(_label(section), trials=wanted, copies=distance, done=store.scores(name, below=wanted))
+    missing = blocks_for(wanted, done=store.done(name))
+    local.run(task, blocks=missing, store=store, workers=how.worker_count, on_block=watcher.block)
+    watcher.end()
+    trials = store.scores(name, below=wanted)
+    scores = _scores(trials)
+    bound, others = _bounds(setting, scores, level=level, distance=distance, relation=relation, copies=k)
+    return AdversaryResult(
+        name=section.name,
+        options=section.options,
+        view=who.threat.view,
+        relation=relation,
+        copies=k,
+        fingerprint=name,
+        failed=trials.failed,
+        bound=bound,
+        others=others,
+        notes=attack.notes,
+        seconds=trials.elapsed,
+    )
+
+
+def _scores(trials: Trials) -> Scores:
+    """The scores of the two worlds. A training that failed counts with a score below all others: leaving it out would
+    condition on success, and whether a training succeeds may itself tell the worlds apart.
+    """
+    values = trials.score
+    finite = values[np.isfinite(values)]
+    lowest = float(finite.min()) - 1.0 if finite.size else 0.0
+    filled = np.where(np.isfinite(values), values, lowest)
+    return Scores(filled[trials.world == 0], filled[trials.world == 1])
+
+
+def _bounds(
+    setting: Setting, scores: Scores, *, level: float, distance: int, relation: Relation, copies: int
+) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
+    """The bound that assumes nothing, for the verdict; then what further methods make of the same scores."""
+    delta, confidence = setting.config.audit.delta, 1.0 - level
+    first = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance)
+    others: list[LowerBound | Estimate] = [
+        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance, threshold=bounds.HoldOut()),
+        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance, method="gdp"),
+    ]
+    if relation is Relation.REPLACE:
+        others += [
+            bounds.lower_bound(
+                scores, delta=delta, confidence=confidence, copies=copies, method=method, relation=relation
+            )
+            for method in ("clopper_pearson", "gdp")
+        ]
+    return first, tuple(others)
+
+
+def _belief(setting: Setting, proved: LowerBound) -> dict[str, float]:
+    """How sure one who starts at one half can become: at most (theory), and at least in some runs (evidence)."""
+    promised = setting.guarantee.epsilon
+    return {
+        "guarantee": belief.from_epsilon(promised) if promised < math.inf else 1.0,
+        "evidence": belief.from_epsilon(proved.epsilon),
+    }
+
+
+def _advantage(setting: Setting) -> dict[str, float]:
+    """By how much the best guess of membership beats a coin, at most: the total variation distance."""
+    if setting.mechanism is None:
+        return {"guarantee": 1.0}
+    return {"guarantee": advantage.of_mechanism(setting.mechanism)}
+
+
+def _identity(setting: Setting, section: config.AdversarySection) -> dict[str, Any]:
+    """All that shapes the distribution of a score, and nothing else."""
+    training = dataclasses.asdict(setting.training)
+    return {
+        "data": {"name": setting.config.data.name, "content": setting.data_hash},
+        "model": setting.config.model.model_dump(mode="json"),
+        "training": training,
+        "adversary": {"name": section.name, **section.options},
+        "seed": setting.config.audit.seed,
+        "algorithms": ALGORITHMS,
+    }
+
+
+def fingerprint(identity: Mapping[str, Any]) -> str:
+    """SHA-256 of the identity in canonical JSON.
+
+    >>> fingerprint({"b": 1, "a": 2}) == fingerprint({"a": 2, "b": 1})
+    True
+    """
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _label(section: config.AdversarySection) -> str:
+    words = ", ".join(f"{key}={value}" for key, value in section.options.items())
+    return f"{section.name} ({words})" if words else section.name
+
+
+def _versions() -> dict[str, str]:
+    """What computed the result."""
+    packages = ("numpy", "scipy", "torch", "dp-accounting")
+    return {
+        "coalmine": coalmine.__version__,
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in packages},
+    }

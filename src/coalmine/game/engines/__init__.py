@@ -1,0 +1,1 @@
+"""Engines run blocks somewhere; they never change what a block gives."""

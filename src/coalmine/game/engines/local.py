@@ -1,0 +1,148 @@
+"""Blocks on this machine: one process a core, or one process and a GPU. Every finished block is committed at once."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+
+from coalmine.errors import CoalmineError
+from coalmine.game.play import Task, play
+from coalmine.store import BlockResult, Store
+
+OnBlock = Callable[[BlockResult], None]
+
+_AIM_SECONDS = 2.0
+"""Blocks are handed out in groups that take about this long: less is overhead, more is lost in a crash."""
+_MOST_TOGETHER = {"cpu": 64, "cuda": 512}
+_POLL_SECONDS = 0.5
+_TROUBLE = (CoalmineError, ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, OSError)
+"""What a training may raise: it fails its blocks and nothing else. Anything beyond is a bug and stops the audit."""
+
+
+class BlocksFailedError(CoalmineError):
+    """Some blocks could not be trained; everything else is stored, and the next run tries them again."""
+
+
+def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_block: OnBlock) -> None:
+    """Play the blocks that are not stored yet, and store each as it is done.
+
+    Several processes may run the same audit on one store: a block that another one holds is waited for, not played
+    twice. With one worker, or on a GPU, the blocks are played in this process.
+    """
+    name = task.fingerprint
+    failed: dict[int, str] = {}
+    waiting = list(blocks)
+    with store.keeping(name), _pool(task, workers) as pool:
+        flying: dict[Future[list[BlockResult]], tuple[int, ...]] = {}
+        group = _Group(task.device.partition(":")[0])
+        while waiting or flying:
+            while waiting and len(flying) < pool.width:
+                taken = store.claim(name, waiting, limit=group.size)
+                if not taken:
+                    break
+                waiting = [block for block in waiting if block not in set(taken)]
+                flying[pool.submit(taken)] = taken
+            if not flying:
+                waiting = _others(store, name, waiting, on_block)
+                continue
+            done, _ = concurrent.futures.wait(flying, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                taken = flying.pop(future)
+                try:
+                    results = future.result()
+                except _TROUBLE as error:
+                    for block in taken:
+                        failed[block] = f"{type(error).__name__}: {error}"
+                        store.fail(name, block, failed[block])
+                    continue
+                group.learn(results)
+                for block, result in zip(taken, results, strict=True):
+                    store.put(name, block, result)
+                    on_block(result)
+    if failed:
+        block, reason = next(iter(failed.items()))
+        raise BlocksFailedError(
+            f"{len(failed)} of {len(blocks)} blocks could not be trained (block {block}: {reason}); "
+            "all others are stored, and running the same audit again retries these"
+        )
+
+
+def _others(store: Store, name: str, waiting: list[int], on_block: OnBlock) -> list[int]:
+    """Another process holds all that is left: wait for it, and take over what it drops."""
+    time.sleep(_POLL_SECONDS)
+    done = store.done(name)
+    return [block for block in waiting if block not in done]
+
+
+class _Group:
+    """How many blocks to hand out together, learnt from how long they take. A matter of speed alone."""
+
+    def __init__(self, device: str) -> None:
+        self._most = _MOST_TOGETHER[device]
+        self.size = 1 if device == "cpu" else self._most
+
+    def learn(self, results: list[BlockResult]) -> None:
+        """Aim at groups of a couple of seconds."""
+        each = sum(result.elapsed for result in results) / len(results)
+        self.size = max(1, min(self._most, int(_AIM_SECONDS / max(each, 1e-6))))
+
+
+class _Pool:
+    """Worker processes, or this process where one worker is enough."""
+
+    def __init__(self, task: Task, workers: int) -> None:
+        self._task = task
+        self.width = workers
+        self._executor: ProcessPoolExecutor | None = None
+        if workers > 1:
+            # A forked copy of a process with threads may hang; a spawned one starts clean.
+            context = multiprocessing.get_context("spawn")
+            self._executor = ProcessPoolExecutor(workers, context, _prepare, (task, os.getpid()))
+
+    def submit(self, blocks: tuple[int, ...]) -> Future[list[BlockResult]]:
+        """Play these blocks somewhere."""
+        if self._executor is not None:
+            return self._executor.submit(_play, blocks)
+        future: Future[list[BlockResult]] = Future()
+        try:
+            future.set_result(play(self._task, blocks))
+        except _TROUBLE as error:
+            future.set_exception(error)
+        return future
+
+    def __enter__(self) -> _Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _pool(task: Task, workers: int) -> _Pool:
+    return _Pool(task, 1 if task.device != "cpu" else workers)
+
+
+_task: Task | None = None
+
+
+def _prepare(task: Task, parent: int) -> None:
+    """Make a worker ready: it holds the task, and it ends when the process that started it is gone."""
+    global _task
+    _task = task
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="coalmine-parent").start()
+
+
+def _play(blocks: tuple[int, ...]) -> list[BlockResult]:
+    assert _task is not None
+    return play(_task, blocks)

@@ -1,0 +1,109 @@
+"""What an audit gives back: theory, evidence and meaning of one training algorithm, as values."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from coalmine.config import AuditConfig
+from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, plain
+from coalmine.roles import View
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdversaryResult:
+    """What one adversary proved: ``bound`` counts for the verdict, ``others`` are more methods on the same scores."""
+
+    name: str
+    options: Mapping[str, Any]
+    view: View
+    relation: Relation
+    copies: int
+    fingerprint: str
+    failed: int
+    bound: LowerBound
+    others: tuple[LowerBound | Estimate, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def label(self) -> str:
+        """The name with its options."""
+        words = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name} ({words})" if words else self.name
+
+    @property
+    def gaussian(self) -> LowerBound:
+        """What the same scores prove if the trade-off curve is that of a Gaussian mechanism, per row added or removed."""
+        return next(
+            other
+            for other in self.others
+            if isinstance(other, LowerBound) and other.method == "gdp" and other.relation is Relation.ADD_REMOVE
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        bound = self.bound
+        return {
+            "name": self.name,
+            "options": plain(dict(self.options)),
+            "view": self.view.value,
+            "epsilon_lower": plain(bound.epsilon),
+            "method": bound.method,
+            "threshold_rule": bound.threshold_rule,
+            "confidence": bound.confidence,
+            "trials": sum(bound.trials),
+            "ceiling": plain(bound.ceiling),
+            "relation": self.relation.value,
+            "copies": self.copies,
+            "run": self.fingerprint,
+            "failed": self.failed,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+            "bound": bound.to_dict(),
+            "others": [other.to_dict() for other in self.others],
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditResult:
+    """Theory, evidence and meaning of one training algorithm. ``verdict`` is "consistent" or "refuted"."""
+
+    config: AuditConfig
+    mechanism: Mapping[str, Any]
+    data_note: str
+    guarantee: Guarantee
+    heuristic: Heuristic | None
+    adversaries: tuple[AdversaryResult, ...]
+    belief: Mapping[str, float]
+    advantage: Mapping[str, float]
+    claim: float
+    verdict: str
+    versions: Mapping[str, str]
+
+    @property
+    def strongest(self) -> AdversaryResult:
+        """The adversary with the largest lower bound."""
+        return max(self.adversaries, key=lambda one: one.bound.epsilon)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {
+            "verdict": self.verdict,
+            "claim": plain(self.claim),
+            "guarantee": self.guarantee.to_dict(),
+            "heuristic": self.heuristic.to_dict() if self.heuristic else None,
+            "adversaries": [one.to_dict() for one in self.adversaries],
+            "belief": plain(dict(self.belief)),
+            "advantage": plain(dict(self.advantage)),
+            "mechanism": plain(dict(self.mechanism)),
+            "data": self.data_note,
+            "config": self.config.model_dump(mode="json"),
+            "versions": dict(self.versions),
+        }
+
+    def to_json(self) -> str:
+        """As a JSON document."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)

@@ -2,7 +2,7 @@
 
 >>> digits = load("digits")
 >>> digits.x_train.shape, digits.classes
-((1438, 64), 10)
+((1442, 64), 10)
 """
 
 from coalmine.data.records import DataSet, subset

@@ -79,7 +79,11 @@ def load(
         if not (download and any(source.can_be_fetched for source in entry.sources)):
             raise files.missing(entry, data_dir)
         place = files.download(entry, files.cache_folder())
-    return _data_set(entry, files.decode(entry, place, check=check))
+    arrays = files.decode(entry, place, check=check)
+    try:
+        return _data_set(entry, arrays)
+    except InvalidInputError as error:
+        raise DataError(f"data set {name}: the files in {str(place.folder)!r} do not fit together: {error}") from None
 
 
 def _check_options(entry: Entry, options: dict[str, Any]) -> None:
@@ -134,7 +138,7 @@ def status(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Stat
     """What is known about a data set without loading it; ``where`` says where it is or how to get it."""
     entry = _entry(name)
     if entry.generate is not None:
-        found, where = True, "built in" if entry.stand_in_for is None and name != "synthetic" else "made on the spot"
+        found, where = True, "built in" if entry.stand_in_for is None and name != "synthetic" else "generated"
     else:
         place = files.locate(entry, data_dir)
         found = place is not None

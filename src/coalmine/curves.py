@@ -153,7 +153,7 @@ class EpsilonDeltaCurve:
         with np.errstate(over="ignore"):
             steep = 1.0 - self.delta - np.exp(self.epsilon) * a
         flat = np.exp(-self.epsilon) * (1.0 - self.delta - a)
-        return np.maximum(0.0, np.maximum(steep, flat))
+        return np.asarray(np.maximum(0.0, np.maximum(steep, flat)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,11 +173,12 @@ class GaussianCurve:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ProfileCurve:
-    """f(α) = max over i of {0, 1 − δ_i − e^{ε_i}·α, e^{−ε_i}·(1 − δ_i − α)}: all that the points (ε_i, δ_i) say together.
+    """f(α) = max over i of {0, 1 − δ_i − e^{ε_i}·α, e^{−ε_i}·(1 − δ_i − α)}: what the points (ε_i, δ_i) say together.
 
-    The curve is never above the trade-off curve of a mechanism that satisfies every (ε_i, δ_i), whatever the grid: fewer
-    points, or a δ that is too large, only lower it. So it is safe where a curve that is too low is safe (a statement
-    about what every adversary of this mechanism can reach at most), and not where one that is too high is needed.
+    The curve is never above the trade-off curve of a mechanism that satisfies every (ε_i, δ_i), whatever the grid:
+    fewer points, or a δ that is too large, only lower it. So it is safe where a curve that is too low is safe (a
+    statement about what every adversary of this mechanism can reach at most), and not where one that is too high is
+    needed.
 
     >>> ProfileCurve([0.0, 1.0], [0.3, 0.1])([0.0, 0.1, 1.0]).round(6).tolist()
     [0.9, 0.628172, 0.0]
@@ -209,7 +210,7 @@ class ProfileCurve:
         a = np.asarray(alpha, dtype=np.float64)
         breaks, slopes, heights = self._envelope  # type: ignore[attr-defined]
         line = np.searchsorted(breaks, a)
-        return np.maximum(0.0, heights[line] + slopes[line] * a)
+        return np.asarray(np.maximum(0.0, heights[line] + slopes[line] * a))
 
 
 def _upper_envelope(
@@ -221,10 +222,8 @@ def _upper_envelope(
     breaks: list[float] = []
     for slope, height in zip(slopes[order].tolist(), heights[order].tolist(), strict=True):
         while chosen:
-            if slope == chosen[-1][0]:  # parallel and, by the order, at least as high
-                crossing = -math.inf
-            else:
-                crossing = (chosen[-1][1] - height) / (slope - chosen[-1][0])
+            rise = slope - chosen[-1][0]  # 0 if parallel and, by the order, at least as high
+            crossing = (chosen[-1][1] - height) / rise if rise > 0.0 else -math.inf
             if crossing > (breaks[-1] if breaks else 0.0):
                 breaks.append(crossing)
                 break

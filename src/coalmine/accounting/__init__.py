@@ -3,7 +3,7 @@
 ============================  ==========================================================================================
 module                        what it gives
 ============================  ==========================================================================================
-:mod:`.standard`              the Guarantee by composition over all iterates (PLD or RDP); the central-limit approximation
+:mod:`.standard`              the Guarantee by composition over all iterates (PLD or RDP); the central-limit value
 :mod:`.last_iterate`          the Heuristic for the last model alone, exact for linear losses
 :mod:`.full_batch`            the full-batch baseline
 :mod:`.counterexamples`       losses for which the last-iterate heuristic is too small

@@ -162,10 +162,10 @@ def evaluate(pair: ShiftedPair, y: Array, *, forward: bool) -> Point:
 
 def epsilon(pair: ShiftedPair, *, log_delta: float) -> float:
     """The smallest ε ≥ 0 at which both directions have δ(ε) ≤ δ."""
-    return max(_epsilon_one_way(pair, log_delta, forward=True), _epsilon_one_way(pair, log_delta, forward=False))
+    return max(one_way_epsilon(pair, log_delta, forward=True), one_way_epsilon(pair, log_delta, forward=False))
 
 
-def _epsilon_one_way(pair: ShiftedPair, log_target: float, *, forward: bool) -> float:
+def one_way_epsilon(pair: ShiftedPair, log_target: float, *, forward: bool) -> float:
     """Solve log δ(y) = log δ for the threshold y, and return |f(y)| there.
 
     log δ as a function of y is concave as far as ever seen, so Newton's method arrives monotonically from the side
@@ -228,11 +228,11 @@ def log_delta(pair: ShiftedPair, *, epsilon: float) -> float:
 
 def log_deltas(pair: ShiftedPair, epsilons: Array) -> Array:
     """log δ at each ε ≥ 0 (in increasing order), both directions, a few ε at a time."""
-    forward = _log_deltas_one_way(pair, epsilons, forward=True)
-    return np.maximum(forward, _log_deltas_one_way(pair, epsilons, forward=False))
+    forward = one_way_log_deltas(pair, epsilons, forward=True)
+    return np.maximum(forward, one_way_log_deltas(pair, epsilons, forward=False))
 
 
-def _log_deltas_one_way(pair: ShiftedPair, epsilons: Array, *, forward: bool) -> Array:
+def one_way_log_deltas(pair: ShiftedPair, epsilons: Array, *, forward: bool) -> Array:
     """log δ of one direction at increasing ε."""
     result = np.full(epsilons.shape, -math.inf)
     # H(Q, P) is zero beyond ε = −log Pr[V = 0]: f never gets that low.

@@ -3,7 +3,8 @@
 One dimension, a linear loss for the canary and the regulariser r(m) = λ·m²/2, learning rate 1. Each step shrinks what
 came before by 1 − λ, so after T steps the adversary has to tell
 
-    Q = N(0, b²)   from   P = N(X, b²),   X = Σ_{i=1..T} (1 − λ)^{i−1}·Bernoulli(q),   b² = σ²·Σ_{i=1..T} (1 − λ)^{2(i−1)}.
+    Q = N(0, b²)   from   P = N(X, b²),   X = Σ_{i=1..T} (1 − λ)^{i−1}·Bernoulli(q),
+                                          b² = σ²·Σ_{i=1..T} (1 − λ)^{2(i−1)}.
 
 λ = 0 is the linear loss of Theorem 1; λ = 1 is the example of Section 4.1, which forgets all but the last step.
 """
@@ -65,9 +66,9 @@ class Counterexample:
 def regularized(mechanism: DpSgd, *, regularizer: float, delta: float) -> Counterexample:
     """ε at δ of the linear loss with quadratic regulariser λ (last-iterate-2024, Section 4.2).
 
-    Exact for λ in {0, 1} and while 2^T is small. Beyond, X is rounded up, first to a fine grid and then as in the paper
-    (to 0.0005 at least, and to the next power of 1.05); a larger X is easier to tell from 0 (Choquette-Choo et al. 2024,
-    Lemma 4.5), so the result is an upper bound on the example's ε, and ``method`` says so.
+    Exact for λ in {0, 1} and while 2^T is small. Beyond, X is rounded up, first to a fine grid and then as in the
+    paper (to 0.0005 at least, and to the next power of 1.05); a larger X is easier to tell from 0 (Choquette-Choo et
+    al. 2024, Lemma 4.5), so the result is an upper bound on the example's ε, and ``method`` says so.
 
     >>> mechanism = DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=3)
     >>> round(regularized(mechanism, regularizer=0.5, delta=1e-6).epsilon, 6)
@@ -143,7 +144,7 @@ def _on_grid(q: float, keep: float, steps: int) -> tuple[Array, Array]:
     """X rounded up to a grid, by X ← Bernoulli(q) + (1 − λ)·X, T times; each step adds less than one grid cell."""
     largest = _geometric(keep, steps)
     per_unit = max(16, int(_GRID / largest))
-    size = int(largest * per_unit) + steps_of_slack(keep, steps) + 2
+    size = int(largest * per_unit) + math.ceil(largest) + 2  # each shrinking adds less than one cell, then shrinks
     shrunk = np.ceil(keep * np.arange(size)).astype(np.intp)
     weights = np.zeros(size)
     weights[0] = 1.0
@@ -157,13 +158,8 @@ def _on_grid(q: float, keep: float, steps: int) -> tuple[Array, Array]:
     return np.arange(size) / per_unit, weights
 
 
-def steps_of_slack(keep: float, steps: int) -> int:
-    """How many grid cells the rounding of all steps can add up to."""
-    return math.ceil(_geometric(keep, steps))
-
-
 def _round_up(values: Array, weights: Array) -> tuple[Array, Array]:
     """The paper's rounding: to the floor at least, and up to the next power of the ratio."""
     powers = np.ceil(np.log(np.maximum(values, FLOOR)) / math.log(RATIO) - 1e-12)
     unique, index = np.unique(powers, return_inverse=True)
-    return RATIO**unique, np.bincount(index, weights=weights)
+    return RATIO**unique, np.asarray(np.bincount(index, weights=weights), dtype=np.float64)

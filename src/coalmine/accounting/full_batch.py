@@ -1,4 +1,4 @@
-"""The full-batch baseline of last-iterate-2024, eq. (4): no sampling, and noise σ/q so that the noise per gradient stays.
+"""The full-batch baseline of last-iterate-2024, eq. (4): no sampling, noise σ/q so that the noise per gradient stays.
 
 For full-batch DP-GD the last iterate and all iterates reveal the same, and the Gaussian mechanism with μ = q·√T/σ is
 exact (Appendix B). For DP-SGD itself it is only a point of comparison, usually (not always) a smaller ε.
@@ -33,7 +33,7 @@ def epsilon(mechanism: DpSgd, *, delta: float) -> Heuristic:
     """ε at δ of the full-batch baseline, exactly.
 
     >>> round(epsilon(DpSgd(sample_rate=0.01, noise_multiplier=1.1, steps=10_000), delta=1e-5).epsilon, 4)
-    3.8969
+    3.9213
     """
     value = mu(mechanism)
     delta = _validate.open_unit("delta", delta)
@@ -59,7 +59,7 @@ def _heuristic(mechanism: DpSgd, epsilon: float, delta: float) -> Heuristic:
         analysis=ANALYSIS,
         relation=mechanism.relation,
         assumptions=(
-            "exact for full-batch DP-GD with noise σ/q (last-iterate-2024, eq. 4), another algorithm than the one given",
+            "exact for full-batch DP-GD with noise σ/q (last-iterate-2024, eq. 4), not the algorithm given",
             "a point of comparison for DP-SGD, not a guarantee for it",
         ),
     )

@@ -1,8 +1,8 @@
 """What is proved for DP-SGD when every iterate may be seen: composition over all T steps.
 
-``analysis="pld"`` composes privacy loss distributions numerically with Google's dp-accounting, always rounded to the safe
-side; ``"rdp"`` composes Rényi divergences, which is looser but holds in closed form. :func:`gdp_clt` is the central-limit
-approximation; it can be too small, so it is a :class:`~coalmine.records.Heuristic`.
+``analysis="pld"`` composes privacy loss distributions numerically with Google's dp-accounting, always rounded to the
+safe side; ``"rdp"`` composes Rényi divergences, which is looser but holds in closed form. :func:`gdp_clt` is the
+central-limit approximation; it can be too small, so it is a :class:`~coalmine.records.Heuristic`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling
 
 ANALYSES = ("pld", "rdp")
 
-# The library's T-fold convolution works in the frequency domain, where rounding grows with T: against the exact Gaussian
-# its δ was off by up to 0.25·T·2⁻⁵² either way. Sixteen times as much is added to every δ.
+# The library's T-fold convolution works in the frequency domain, where rounding grows with T: against the exact
+# Gaussian its δ was off by up to 0.25·T·2⁻⁵² either way. Sixteen times as much is added to every δ.
 _ROUNDING_PER_STEP = 4.0 * 2.0**-52
 
 
@@ -112,8 +112,8 @@ def profile(mechanism: DpSgd, *, points: int = 256, delta_floor: float = 1e-15) 
     """δ(ε) on a grid of ε, both directions, never below the truth; composed once.
 
     The grid runs from 0 to where δ falls under ``delta_floor`` (or under what the PLD can resolve). A trade-off curve
-    built from it (:meth:`Profile.curve`) is never above the true one: conservative wherever the mechanism's guarantee is
-    used as an upper bound on what an adversary can reach.
+    built from it (:meth:`Profile.curve`) is never above the true one: conservative wherever the mechanism's guarantee
+    is used as an upper bound on what an adversary can reach.
 
     >>> grid = profile(DpSgd(sample_rate=1.0, noise_multiplier=10.0, steps=100))
     >>> round(float(grid.deltas[0]), 6)
@@ -199,7 +199,7 @@ def gdp_mu(mechanism: DpSgd) -> float:
     """μ = q·√(T·(e^{1/σ²} − 1)), the central-limit value (Bu, Dong, Long and Su 2019); exact if nothing is sampled.
 
     >>> round(gdp_mu(DpSgd(sample_rate=0.01, noise_multiplier=1.1, steps=10_000)), 5)
-    1.13388
+    1.13366
     """
     _validate.instance("mechanism", mechanism, DpSgd)
     if mechanism.sampling is Sampling.SHUFFLE:
@@ -220,7 +220,7 @@ def gdp_clt(mechanism: DpSgd, *, delta: float) -> Heuristic:
     """ε at δ as if the central limit of :func:`gdp_mu` held exactly: an approximation that may be below the truth.
 
     >>> round(gdp_clt(DpSgd(sample_rate=0.01, noise_multiplier=1.1, steps=10_000), delta=1e-5).epsilon, 4)
-    5.0703
+    5.0647
     """
     mu = gdp_mu(mechanism)
     delta = _validate.open_unit("delta", delta)
@@ -232,7 +232,7 @@ def gdp_clt_delta(mechanism: DpSgd, *, epsilon: float) -> Heuristic:
     """δ at ε as if the central limit held exactly: an approximation that may be below the truth.
 
     >>> f"{gdp_clt_delta(DpSgd(sample_rate=0.01, noise_multiplier=1.1, steps=10_000), epsilon=5.0).delta:.3e}"
-    '1.291e-05'
+    '1.276e-05'
     """
     mu = gdp_mu(mechanism)
     epsilon = _validate.non_negative("epsilon", epsilon)
@@ -257,9 +257,10 @@ def _gdp(mechanism: DpSgd, epsilon: float, delta: float) -> Heuristic:
 def shuffle_epsilon(mechanism: DpSgd, *, delta: float) -> Guarantee:
     """What holds for shuffled batches: each row is used once an epoch, and nothing is gained from sampling.
 
-    E epochs are E Gaussian mechanisms: μ = Δ·√E/σ. Fix the order of the rows; then only the batch with the differing row
-    changes, once an epoch. Under ``replace`` Δ = 2. Under ``add_remove`` Δ = 1 and the missing row is read as a row whose
-    gradient is zero, so that the other batches stay what they are. An epoch has ⌊1/q⌋ steps, and a started one counts.
+    E epochs are E Gaussian mechanisms: μ = Δ·√E/σ. Fix the order of the rows; then only the batch with the differing
+    row changes, once an epoch. Under ``replace`` Δ = 2. Under ``add_remove`` Δ = 1 and the missing row is read as a row
+    whose gradient is zero, so that the other batches stay what they are. An epoch has ⌊1/q⌋ steps, and a started one
+    counts.
 
     >>> shuffled = DpSgd(sample_rate=0.01, noise_multiplier=4.0, steps=1600, sampling=Sampling.SHUFFLE)
     >>> round(shuffle_epsilon(shuffled, delta=1e-5).epsilon, 6)
@@ -309,6 +310,7 @@ def _shuffle(mechanism: DpSgd, epsilon: float, delta: float) -> Guarantee:
 def _shuffle_refusal(what_holds: str) -> UnsupportedError:
     """Shuffling is not Poisson sampling, and accounting for it as if it were understates ε."""
     return UnsupportedError(
-        "sampling = 'shuffle' has no amplified guarantee: the analyses of sampled batches need 'poisson'. What does hold "
-        f"for shuffled batches, one pass an epoch without amplification, is {what_holds} (accounting.standard.shuffle_epsilon)"
+        "sampling = 'shuffle' has no amplified guarantee: the analyses of sampled batches need 'poisson'. What does "
+        f"hold for shuffled batches, one pass an epoch without amplification, is {what_holds} "
+        "(accounting.standard.shuffle_epsilon)"
     )

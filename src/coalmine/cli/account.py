@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,31 +58,27 @@ def account(
         _show(mechanism, entries, "epsilon" if epsilon is None else "delta", **risk)
 
 
-def _analyses(
-    delta: float | None, epsilon: float | None
-) -> dict[str, Callable[[DpSgd], Guarantee | Heuristic]]:
+def _analyses(delta: float | None, epsilon: float | None) -> dict[str, Callable[[DpSgd], Guarantee | Heuristic]]:
     """Every analysis, as a function of the mechanism alone."""
     from coalmine.accounting import full_batch, last_iterate, standard
 
     if delta is not None:
-        at = {"delta": delta}
         return {
-            "standard": lambda m: standard.epsilon(m, **at),
-            "rdp": lambda m: standard.epsilon(m, **at, analysis="rdp"),
-            "gdp_clt": lambda m: standard.gdp_clt(m, **at),
-            "last_iterate": lambda m: last_iterate.epsilon(m, **at),
-            "last_iterate_worst": lambda m: last_iterate.worst(m, **at),
-            "full_batch": lambda m: full_batch.epsilon(m, **at),
+            "standard": partial(standard.epsilon, delta=delta),
+            "rdp": partial(standard.epsilon, delta=delta, analysis="rdp"),
+            "gdp_clt": partial(standard.gdp_clt, delta=delta),
+            "last_iterate": partial(last_iterate.epsilon, delta=delta),
+            "last_iterate_worst": partial(last_iterate.worst, delta=delta),
+            "full_batch": partial(full_batch.epsilon, delta=delta),
         }
     assert epsilon is not None
-    at = {"epsilon": epsilon}
     return {
-        "standard": lambda m: standard.delta(m, **at),
-        "rdp": lambda m: standard.delta(m, **at, analysis="rdp"),
-        "gdp_clt": lambda m: standard.gdp_clt_delta(m, **at),
-        "last_iterate": lambda m: last_iterate.delta(m, **at),
-        "last_iterate_worst": lambda m: last_iterate.worst_delta(m, **at),
-        "full_batch": lambda m: full_batch.delta(m, **at),
+        "standard": partial(standard.delta, epsilon=epsilon),
+        "rdp": partial(standard.delta, epsilon=epsilon, analysis="rdp"),
+        "gdp_clt": partial(standard.gdp_clt_delta, epsilon=epsilon),
+        "last_iterate": partial(last_iterate.delta, epsilon=epsilon),
+        "last_iterate_worst": partial(last_iterate.worst_delta, epsilon=epsilon),
+        "full_batch": partial(full_batch.delta, epsilon=epsilon),
     }
 
 
@@ -116,16 +113,16 @@ def _show(
     lines = [
         f"Proved: {wanted} is at most {_figure(proved[wanted], wanted)} at {at}, even if every model along the way is "
         "seen.",
-        f"For one person: someone who knows everything but this person's record, and starts at even odds, guesses right "
-        f"at most {100 * (1 + advantage) / 2:.1f} % of the time (50 % is a coin toss; advantage {advantage:.4f}). Rare "
-        f"outcomes aside (that is what delta allows), they become at most {100 * belief:.2f} % sure that the record was "
-        "used.",
+        "For one person: someone who knows everything but this person's record, and starts at even odds, guesses "
+        f"right at most {100 * (1 + advantage) / 2:.1f} % of the time (50 % is a coin toss; advantage "
+        f"{advantage:.4f}). Rare outcomes aside (that is what delta allows), they become at most {100 * belief:.2f} % "
+        "sure that the record was used.",
     ]
     if wanted in predicted:
         lines.append(
             f"Predicted, not promised: with only the last model released, {wanted} is usually near "
-            f"{_figure(predicted[wanted], wanted)}. A regulariser or adversarial data can make it too small; never report "
-            "it as a guarantee. 'coalmine counterexample' shows such a case."
+            f"{_figure(predicted[wanted], wanted)}. A regulariser or adversarial data can make it too small; never "
+            "report it as a guarantee. 'coalmine counterexample' shows such a case."
         )
     lines += [f"{name}: {entry['reason']}" for name, entry in entries.items() if entry["kind"] == "unsupported"]
     print_lines(lines)

@@ -19,7 +19,7 @@ def calibrate(
         str,
         typer.Option(
             "--analysis",
-            help="standard (proved), rdp (proved), last-iterate, last-iterate-worst, gdp-clt or full-batch (predicted).",
+            help="Proved: standard, rdp. Predicted: last-iterate, last-iterate-worst, gdp-clt, full-batch.",
         ),
     ] = "standard",
     sampling: SamplingName = "poisson",
@@ -51,5 +51,7 @@ def calibrate(
     if isinstance(found.statement, Guarantee):
         print_lines(["With this much noise the epsilon is proved, under these assumptions:"])
     else:
-        print_lines(["With this much noise the epsilon is predicted, not promised: the truth may be larger. It rests on:"])
+        print_lines(
+            ["With this much noise the epsilon is predicted, not promised: the truth may be larger. It rests on:"]
+        )
     print_lines(f"  - {assumption}" for assumption in found.statement.assumptions)

@@ -14,7 +14,9 @@ def choose(
     delta: Annotated[float, typer.Option("--delta", help="δ, between 0 and 1.")],
     belief: Annotated[
         float | None,
-        typer.Option("--belief", help="How sure an adversary may become that a record was used, above 0.5 and below 1."),
+        typer.Option(
+            "--belief", help="How sure an adversary may become that a record was used, above 0.5 and below 1."
+        ),
     ] = None,
     advantage: Annotated[
         float | None,
@@ -56,7 +58,7 @@ def choose(
             f"Epsilon = {choice.epsilon:.4f}: starting at even odds, an adversary becomes at most "
             f"{100 * choice.belief:.2f} % sure that one person's record was used, rare outcomes aside.",
             f"The Gaussian mechanism with classical noise at this epsilon has an advantage of {choice.advantage:.4f}: "
-            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f} % of the time (50 % is a coin toss).",
+            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f} % of the time (a coin: 50 %).",
             *(f"  - {note}" for note in choice.assumptions),
         ]
     )

@@ -61,7 +61,7 @@ def mu_for(advantage: float) -> float:
 
 
 def from_rdp(rdp_epsilon: float, *, order: float) -> float:
-    """ρα = 2·Φ(√(ε_RDP/(2α))) − 1 from the Rényi divergence of order α of all steps together (bernau-2021, Section 4.4).
+    """ρα = 2·Φ(√(ε_RDP/(2α))) − 1 from the Rényi divergence of order α of all steps (bernau-2021, Section 4.4).
 
     For k Gaussian steps ε_RDP = k·α·Δ²/(2σ²), at every order α the same ρα.
 

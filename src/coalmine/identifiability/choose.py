@@ -3,9 +3,9 @@
 **classical**: the paper's way. ε by eq. (5) or the corrected eq. (6), then σ by eq. (1), times √T for T steps (RDP of
 Gaussian steps adds up, eq. 3). Proved for ε ≤ 1 only, and blind to sampling.
 
-**exact**: the smallest σ that keeps what was asked for. For a belief it is the (ε, δ) behind it, by the analytic Gaussian
-mechanism (or the PLD if batches are sampled). For an advantage it is the advantage itself, as total variation: a σ that
-only met ε would let the advantage go higher.
+**exact**: the smallest σ that keeps what was asked for. For a belief it is the (ε, δ) behind it, by the analytic
+Gaussian mechanism (or the PLD if batches are sampled). For an advantage it is the advantage itself, as total variation:
+a σ that only met ε would let the advantage go higher.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Choice:
     """What follows from a tolerated belief or advantage.
 
     ``belief`` and ``advantage`` are ρβ and ρα of the paper at (ε, δ). ``noise_multiplier``, ``actual_advantage`` and
-    ``belief_exceeded`` have the keys "classical" and "exact": σ, the exact advantage at that σ, and the probability that
-    the belief ends above ρβ (exact without sampling, an upper bound with it).
+    ``belief_exceeded`` have the keys "classical" and "exact": σ, the exact advantage at that σ, and the probability
+    that the belief ends above ρβ (exact without sampling, an upper bound with it).
     """
 
     epsilon: float
@@ -54,7 +54,7 @@ def from_belief(belief: float, *, delta: float, steps: int = 1, sample_rate: flo
     >>> round(choice.epsilon, 3), round(choice.advantage, 2)
     (2.197, 0.28)
     >>> {name: round(sigma, 4) for name, sigma in choice.noise_multiplier.items()}
-    {'classical': 1.4143, 'exact': 1.0441}
+    {'classical': 1.4143, 'exact': 1.0406}
     """
     belief = beliefs.half_to_one("belief", belief)
     if belief == 0.5:
@@ -79,7 +79,7 @@ def from_advantage(advantage: float, *, delta: float, steps: int = 1, sample_rat
     >>> round(choice.epsilon, 2), round(choice.belief, 2)
     (2.21, 0.9)
     >>> {name: round(sigma, 4) for name, sigma in choice.noise_multiplier.items()}
-    {'classical': 1.71, 'exact': 1.71}
+    {'classical': 1.7101, 'exact': 1.7101}
     """
     advantage = _validate.open_unit("advantage", advantage)
     delta, steps, sample_rate = _common(delta, steps, sample_rate)

@@ -1,5 +1,6 @@
 """DP-SGD for a whole stack of models at once, on torch, NumPy and SciPy alone."""
 
+from coalmine.training.architectures import BernauCnn, NasrCnn, Sequential
 from coalmine.training.canary import (
     AdaptiveExample,
     AdaptiveGradient,
@@ -12,6 +13,7 @@ from coalmine.training.canary import (
 from coalmine.training.config import Adam, GivenWeights, Glorot, Sgd, TrainingConfig
 from coalmine.training.data import Dataset, ZeroGradients
 from coalmine.training.models import BlackBox, StackedModels
+from coalmine.training.modules import FromModule
 from coalmine.training.networks import Head, LogisticRegression, Mlp, Network, Vector, module, parameter_count
 from coalmine.training.trainer import TrainingResult, alternating_worlds, choose_stack, train
 
@@ -19,18 +21,22 @@ __all__ = [
     "Adam",
     "AdaptiveExample",
     "AdaptiveGradient",
+    "BernauCnn",
     "BlackBox",
     "Canary",
     "Dataset",
     "ExampleCanary",
+    "FromModule",
     "GivenWeights",
     "Glorot",
     "GradientCanary",
     "Head",
     "LogisticRegression",
     "Mlp",
+    "NasrCnn",
     "Neighbours",
     "Network",
+    "Sequential",
     "Sgd",
     "StackState",
     "StackedModels",

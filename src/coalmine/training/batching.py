@@ -21,6 +21,8 @@ from coalmine.training.products import Counts
 
 MAX_WIDTH = 1024
 """Larger batches go through in several passes."""
+_PASS_FLOATS = 2**21
+"""About how many numbers the examples of one model's pass may need."""
 
 Examples = tuple[Tensor, Tensor]
 """An adaptive canary's inputs ``[S, k, ...]`` and one-hot labels ``[S, k, classes]``."""
@@ -37,11 +39,13 @@ class Pass:
     counts: Counts
 
 
-def width(config: TrainingConfig, *, rows: int, limit: int = MAX_WIDTH) -> int:
-    """W, a function of the config alone: what a Poisson batch exceeds once in a million steps, to a multiple of 32.
+def width(config: TrainingConfig, *, rows: int, example_floats: int) -> int:
+    """W, a function of config and network: what a Poisson batch exceeds once in a million steps, to a multiple of 32.
 
-    A batch that does exceed it goes through in two passes, so nothing is ever cut off.
+    A batch that does exceed it goes through in several passes, so nothing is ever cut off. Networks that need much
+    memory for an example take fewer at a time.
     """
+    limit = int(np.clip(_PASS_FLOATS // example_floats // 32 * 32, 32, MAX_WIDTH))
     rate = config.rate(rows)
     if config.sampling is Sampling.POISSON and 0.0 < rate < 1.0:
         size = int(stats.binom.isf(1e-6, rows, rate)) + 1

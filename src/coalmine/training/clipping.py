@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from coalmine.training.layers import Layer, Run
+from coalmine.training.layers import Activation, Flatten, Layer, Run
 from coalmine.training.networks import Network, parameter_shapes
 
 Views = list[list[Tensor]]
@@ -51,11 +51,13 @@ class ClosedForm:
         self.layers = network.layers()
         self._trained = [bool(layer.shapes()) for layer in self.layers]
         self._first = self._trained.index(True)
+        # An activation needs its own output going back, and a view shares memory with what it is a view of.
+        self._may_overwrite = [False, *(not isinstance(layer, Activation | Flatten) for layer in self.layers[:-1])]
 
     def logits(self, parameters: Tensor, x: Tensor, run: Run) -> Tensor:
         """Outputs of every model, ``[S, W, classes]``."""
         for index, (layer, p) in enumerate(zip(self.layers, parameter_views(parameters, self.layers), strict=True)):
-            run.layer = index
+            run.layer, run.may_overwrite = index, self._may_overwrite[index]
             x = layer.forward(p, x, run)
         return x
 
@@ -77,7 +79,7 @@ class ClosedForm:
         """
         inputs: list[Tensor] = []
         for index, (layer, p) in enumerate(zip(self.layers, views, strict=True)):
-            run.layer = index
+            run.layer, run.may_overwrite = index, self._may_overwrite[index]
             inputs.append(x)
             x = layer.forward(p, x, run)
         # Softmax cross-entropy: ∂ℓ/∂logits = softmax − one-hot.

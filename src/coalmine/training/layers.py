@@ -47,6 +47,8 @@ class Run:
     layer: int = 0
     input_squares: Tensor | None = None
     """‖x‖² of each example, for the first layer."""
+    may_overwrite: bool = False
+    """Whether the current layer may write over its input: nobody needs it going back."""
 
     def buffer(self, name: str, shape: Sequence[int]) -> Tensor:
         """A buffer of the current layer."""
@@ -89,7 +91,7 @@ class Layer(Protocol):
         ...
 
 
-class _NoParameters:
+class NoParameters:
     """What layers without parameters share."""
 
     def shapes(self) -> tuple[Shape, ...]:
@@ -153,7 +155,7 @@ class Linear:
     def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
         """‖e‖²·(‖a‖² + 1) for one position; see :func:`positional_norms` for more."""
         if x.dim() > 3:
-            return positional_norms(x, e, bias=self.bias)
+            return positional_norms(x, e, bias=self.bias, counts=run.counts)
         squares = run.input_squares if run.layer == 0 and run.input_squares is not None else (x * x).sum(-1)
         return (e * e).sum(-1).mul_(squares + 1.0 if self.bias else squares)
 
@@ -164,32 +166,37 @@ class Linear:
             products.row_sums(e, out=out[1], counts=run.counts, accumulate=accumulate)
 
 
-def positional_norms(x: Tensor, e: Tensor, *, bias: bool) -> Tensor:
+def positional_norms(x: Tensor, e: Tensor, *, bias: bool, counts: products.Counts) -> Tensor:
     """Squared norm of Σ_l e_l·a_lᵀ (and of Σ_l e_l) for each example, by the cheaper of two ways.
 
-    Either through the L×L products of positions (ghost norms) or through the gradient itself, one model at a time:
-    L²·(D + O) multiplications against L·D·O. Each model's products have shapes of their own, the same in any stack.
+    Either through the L×L products of positions (ghost norms) or through the gradient itself, a few examples at a
+    time: L²·(D + O) multiplications against L·D·O.
     """
     a, b = x.flatten(2, -2), e.flatten(2, -2)
-    (stack, width, length, inputs), outputs = a.shape, b.shape[-1]
-    result = torch.empty((stack, width), dtype=x.dtype, device=x.device)
-    for s in range(stack):
-        if length * (inputs + outputs) < inputs * outputs:
-            pairs = torch.bmm(a[s], a[s].transpose(1, 2))
-            pairs *= torch.bmm(b[s], b[s].transpose(1, 2))
-            result[s] = pairs.flatten(1).sum(1)
-        else:
-            gradient = torch.bmm(b[s].transpose(1, 2), a[s])
-            result[s] = gradient.square_().flatten(1).sum(1)
-    # The ghost form can round to just below 0.
-    result.clamp_(min=0.0)
+    result = torch.zeros(a.shape[:2], dtype=e.dtype, device=e.device)
+    if counts is None:
+        result.view(-1).copy_(_position_products(a.flatten(0, 1), b.flatten(0, 1)))
+    else:
+        for model, n in enumerate(counts):
+            result[model, :n] = _position_products(a[model, :n], b[model, :n])
     if bias:
         result += b.sum(2).square_().sum(-1)
     return result
 
 
+def _position_products(a: Tensor, b: Tensor) -> Tensor:
+    """‖Σ_l e_l·a_lᵀ‖² of each example, from ``[N, L, D]`` and ``[N, L, O]``."""
+    _, length, inputs = a.shape
+    outputs = b.shape[-1]
+    if length * (inputs + outputs) < inputs * outputs:
+        pairs = torch.bmm(a, a.transpose(1, 2)).mul_(torch.bmm(b, b.transpose(1, 2)))
+        # This form can round to just below 0.
+        return pairs.flatten(1).sum(1).clamp_(min=0.0)
+    return torch.bmm(b.transpose(1, 2), a).square_().flatten(1).sum(1)
+
+
 @dataclasses.dataclass(frozen=True)
-class Activation(_NoParameters):
+class Activation(NoParameters):
     """``relu``, ``tanh`` or ``sigmoid``, element by element, written over its input."""
 
     kind: str
@@ -204,8 +211,8 @@ class Activation(_NoParameters):
         return kinds[self.kind]()
 
     def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
-        """In place, except on the inputs themselves."""
-        if run.layer == 0:
+        """In place, unless somebody still needs the input."""
+        if not run.may_overwrite:
             x = run.buffer("y", x.shape).copy_(x)
         return {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}[self.kind](x)
 
@@ -222,7 +229,7 @@ class Activation(_NoParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flatten(_NoParameters):
+class Flatten(NoParameters):
     """All dimensions of an example as one. Pictures are flattened channel by channel, as torch does."""
 
     def output(self, shape: Shape) -> Shape:

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.training.convolution import Conv2d
 from coalmine.training.layers import Activation, Flatten, Layer, Linear, Shape
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid")
@@ -72,22 +73,35 @@ def module(network: Network) -> nn.Sequential:
     return nn.Sequential(*(layer.module() for layer in network.layers()))
 
 
+def example_floats(network: Network) -> int:
+    """About how many numbers one example needs on its way through the network and back."""
+    shape = network.input_shape
+    total = math.prod(shape)
+    for layer in network.layers():
+        after = layer.output(shape)
+        total += 3 * math.prod(after)
+        if isinstance(layer, Conv2d):
+            total += 2 * math.prod(after[1:]) * layer.inputs * layer.kernel**2
+        shape = after
+    return total
+
+
 def glorot(network: Network, *, scale: float, generator: np.random.Generator) -> NDArray[np.float64]:
     """One parameter vector: weights N(0, scale²·2/(fan in + fan out)), the rest at its usual constant."""
     parts: list[NDArray[np.float64]] = []
     for layer in network.layers():
         for shape, fan, constant in zip(layer.shapes(), layer.fans(), constants(layer), strict=True):
             if fan is None:
-                parts.append(np.full(math.prod(shape), constant))
+                parts.append(np.array(np.broadcast_to(constant, (math.prod(shape),)), dtype=np.float64))
             else:
                 spread = scale * math.sqrt(2.0 / (fan[0] + fan[1]))
                 parts.append(spread * generator.standard_normal(math.prod(shape)))
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def constants(layer: Layer) -> tuple[float, ...]:
+def constants(layer: Layer) -> tuple[ArrayLike, ...]:
     """Where each parameter of a layer starts if it is not drawn: 0, or what the layer says (1 for a norm's scale)."""
-    given: tuple[float, ...] | None = getattr(layer, "constants", None)
+    given: tuple[ArrayLike, ...] | None = getattr(layer, "constants", None)
     return given if given is not None else (0.0,) * len(layer.shapes())
 
 

@@ -24,6 +24,7 @@ from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import Dataset
 from coalmine.training.layers import Run, Scratch
 from coalmine.training.models import BlackBox, StackedModels
+from coalmine.training.modules import Opaque, PerExample
 from coalmine.training.noise import CpuNoise
 from coalmine.training.optimisers import Update
 
@@ -84,6 +85,12 @@ class Tile:
     batcher: Batcher | FullBatcher
 
 
+def make_engine(network: networks.Network, *, device: torch.device, dtype: torch.dtype) -> ClosedForm | PerExample:
+    """What computes clipped sums for this network: closed forms where every layer has one."""
+    first = network.layers()[0]
+    return PerExample(first, device=device, dtype=dtype) if isinstance(first, Opaque) else ClosedForm(network)
+
+
 def _adaptive(canary: object, method: str) -> bool:
     """Whether a canary chooses its ``examples`` or ``gradients`` anew each step."""
     return hasattr(canary, method) and hasattr(canary, "start")
@@ -114,7 +121,7 @@ class Stack:
         self.gradient = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
         self.parameters.copy_(torch.from_numpy(self._initial()))
         self.batch = config.expected_batch(neighbours.base.rows)
-        self.engine = ClosedForm(network)
+        self.engine = make_engine(network, device=device, dtype=self.dtype)
         self._scratch = Scratch(device=device, dtype=self.dtype)
         self._noise = (
             CpuNoise(fingerprint, trials.tolist(), size=self.size, dtype=self.dtype)
@@ -140,7 +147,10 @@ class Stack:
         base, config = self.neighbours.base, self.config
         if not isinstance(base, Dataset):
             return []
-        stack, rows = self.trials.size, width(config, rows=base.rows)
+        stack, rows = (
+            self.trials.size,
+            width(config, rows=base.rows, example_floats=networks.example_floats(self.network)),
+        )
         options: dict[str, Any] = {
             "classes": self.network.classes,
             "divisor": self.batch,

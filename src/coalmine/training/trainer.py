@@ -18,6 +18,7 @@ from coalmine.training.batching import width
 from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import Dataset, ZeroGradients
+from coalmine.training.modules import FromModule
 from coalmine.training.stack import Stack, StackResult
 
 CPU_STACK = 8
@@ -97,7 +98,7 @@ def train(
     notes: list[str] = []
     failures: dict[int, str] = {}
     scores: list[NDArray[np.float64]] = []
-    with _one_thread(place), _precision(config, place), torch.inference_mode():
+    with _one_thread(place), _precision(config, place), torch.no_grad():
         start = 0
         while start < numbers.size:
             part = slice(start, start + size)
@@ -168,6 +169,8 @@ def check_fit(network: networks.Network, neighbours: Neighbours, config: Trainin
             raise InvalidInputError("canary is an example: expected a gradient where the base data has none")
     else:
         networks.check_layers(network)
+        if isinstance(network, FromModule):
+            network.check_independence(base.x)
         if base.shape != network.input_shape:
             raise InvalidInputError(f"x has rows of shape {base.shape}: the network expects {network.input_shape}")
         parts = [("y", base.y)] + ([("canary y", canary.y)] if isinstance(canary, ExampleCanary) else [])
@@ -189,11 +192,8 @@ def choose_stack(network: networks.Network, neighbours: Neighbours, config: Trai
     """How many models to stack: as many as are fast, and no more than fit in a quarter of a gibibyte."""
     per_model = 8 * networks.parameter_count(network)
     if isinstance(neighbours.base, Dataset):
-        shape, widest = network.input_shape, 0
-        for layer in network.layers():
-            shape = layer.output(shape)
-            widest += 3 * int(np.prod(shape))
-        per_model += width(config, rows=neighbours.base.rows) * (widest + int(np.prod(network.input_shape)))
+        floats = networks.example_floats(network)
+        per_model += width(config, rows=neighbours.base.rows, example_floats=floats) * floats
     return int(np.clip(2**28 // (8 * per_model), 1, CPU_STACK))
 
 

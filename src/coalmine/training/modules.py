@@ -1,0 +1,226 @@
+"""Any other torch module, through ``torch.func``: per-example gradients are built, so it is slower, not different.
+
+A module is refused if examples of a batch can touch each other in it: then one example moves the others' gradients,
+clipping no longer bounds what one example can do, and every privacy number is void. Layers known to do so are refused
+by name; the rest is tried out: one example is changed, and the outputs of the others must not move.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.training.clipping import Views, clip_factors
+from coalmine.training.layers import Layer, Run, Shape
+
+_GRADIENT_FLOATS = 2**23
+"""Per-example gradients are built for at most about this many numbers at a time."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FromModule:
+    """A network given as a torch module that maps a batch ``[B, ...]`` to logits ``[B, classes]``.
+
+    Parameters that require gradients are trained; the others stay as they are (frozen features). The module's own
+    values are not the start of training unless ``GivenWeights(network.weights())`` says so.
+
+    >>> network = FromModule(nn.Linear(8, 3), input_shape=(8,), classes=3)
+    >>> network.weights().size
+    27
+    """
+
+    body: nn.Module
+    input_shape: Shape
+    classes: int
+
+    def __init__(self, body: nn.Module, *, input_shape: Sequence[int], classes: int) -> None:
+        _validate.instance("body", body, nn.Module)
+        check_mixing(body)
+        if not any(p.requires_grad for p in body.parameters()):
+            raise InvalidInputError("body has no parameter that requires a gradient: expected at least one")
+        object.__setattr__(self, "body", body)
+        object.__setattr__(self, "input_shape", tuple(int(n) for n in input_shape))
+        object.__setattr__(self, "classes", _validate.integer("classes", classes, at_least=2))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """The module as one layer."""
+        return (Opaque(self.body, self.input_shape, self.classes),)
+
+    def weights(self) -> NDArray[np.float64]:
+        """The trainable parameters' present values, as one vector."""
+        parts = [p.detach().double().cpu().flatten() for p in self.body.parameters() if p.requires_grad]
+        return torch.cat(parts).numpy()
+
+    def check_independence(self, x: NDArray[Any]) -> None:
+        """Change one of a few rows of the data; the outputs of the others must not move."""
+        check_independence(self.body, x, classes=self.classes)
+
+
+def check_mixing(body: nn.Module) -> None:
+    """Refuse layers that mix the examples of a batch, or draw randomness of their own; the error names the layer."""
+    for name, child in body.named_modules():
+        label = f"layer {name or 'body'}, {type(child).__name__},"
+        if isinstance(child, _InstanceNorm):
+            if child.track_running_stats:
+                raise UnsupportedError(f"{label} keeps running statistics over examples: use track_running_stats=False")
+        elif isinstance(child, _BatchNorm):
+            raise UnsupportedError(
+                f"{label} mixes the examples of a batch, so clipping does not bound one example's influence: "
+                f"use GroupNorm or LayerNorm"
+            )
+        elif isinstance(child, _DropoutNd) and child.p > 0 and child.training:
+            raise UnsupportedError(f"{label} draws randomness outside the trial's streams: use p = 0 or eval()")
+
+
+def check_independence(body: nn.Module, x: NDArray[Any], *, classes: int) -> None:
+    """Run a few rows, change the first, run again: the other rows' outputs must be the same.
+
+    >>> check_independence(nn.Linear(2, 3), np.ones((4, 2)), classes=3)
+    """
+    trial = copy.deepcopy(body).double()
+    rows = torch.from_numpy(np.array(x[:4]))
+    rows = rows.double() if rows.is_floating_point() else rows
+    if rows.shape[0] < 2:
+        rows = rows.repeat(2, *([1] * (rows.dim() - 1)))
+    other = rows.clone()
+    other[0] = other[0] * -1.7 + 0.9 if rows.is_floating_point() else rows.flatten(0, 1).flip(0)[: rows.shape[1]]
+    with torch.no_grad():
+        before, after = trial(rows), trial(other)
+    if tuple(before.shape) != (rows.shape[0], classes):
+        raise InvalidInputError(
+            f"body gave outputs of shape {tuple(before.shape)} for {rows.shape[0]} rows: expected "
+            f"({rows.shape[0]}, {classes})"
+        )
+    moved = (before[1:] - after[1:]).abs().max().item()
+    if not moved <= 1e-9 * (1.0 + before.abs().max().item()):
+        raise UnsupportedError(
+            f"body mixes the examples of a batch: changing one row moved another row's output by {moved:.3g}; "
+            f"expected a module that treats every row on its own"
+        )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opaque:
+    """A module seen from outside: its parameters, and nothing of what it does."""
+
+    body: nn.Module
+    input_shape: Shape
+    classes: int
+
+    def _trained(self) -> list[nn.Parameter]:
+        return [p for p in self.body.parameters() if p.requires_grad]
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of the trainable parameters."""
+        return tuple(tuple(p.shape) for p in self._trained())
+
+    def output(self, shape: Shape) -> Shape:
+        """Logits."""
+        return (self.classes,)
+
+    def module(self) -> nn.Module:
+        """A copy of the module."""
+        return copy.deepcopy(self.body)
+
+    def fans(self) -> tuple[tuple[int, int] | None, ...]:
+        """Of every parameter with two or more dimensions, as Glorot counts them."""
+        found: list[tuple[int, int] | None] = []
+        for shape in self.shapes():
+            area = math.prod(shape[2:])
+            found.append((shape[1] * area, shape[0] * area) if len(shape) > 1 else None)
+        return tuple(found)
+
+    @property
+    def constants(self) -> tuple[Any, ...]:
+        """Vectors and scalars start where the module has them."""
+        return tuple(p.detach().double().cpu().flatten().numpy() for p in self._trained())
+
+    # A stack asks none of these of an opaque layer: :class:`PerExample` does the work.
+    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
+        """Never called."""
+        raise NotImplementedError
+
+    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
+        """Never called."""
+        raise NotImplementedError
+
+    def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
+        """Never called."""
+        raise NotImplementedError
+
+    def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
+        """Never called."""
+        raise NotImplementedError
+
+
+class PerExample:
+    """Clipped sums for a module, one model at a time, a fixed number of examples at a time."""
+
+    def __init__(self, layer: Opaque, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.layers: tuple[Layer, ...] = (layer,)
+        self._body = layer.module().to(device=device, dtype=dtype)
+        self._names = [name for name, p in self._body.named_parameters() if p.requires_grad]
+        for parameter in self._body.parameters():
+            parameter.requires_grad_(False)
+        self._chunk = max(1, _GRADIENT_FLOATS // sum(math.prod(shape) for shape in layer.shapes()))
+        self._gradients = vmap(grad_and_value(self._loss), in_dims=(None, 0, 0))
+
+    def _loss(self, parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy of one example."""
+        logits = functional_call(self._body, parameters, (x.unsqueeze(0),))
+        return functional.cross_entropy(logits, target.unsqueeze(0))
+
+    def logits(self, parameters: Tensor, x: Tensor, run: Run) -> Tensor:
+        """Outputs of every model, ``[S, W, classes]``."""
+        outputs = []
+        for vector, inputs in zip(parameters.unbind(0), x.unbind(0), strict=True):
+            values, start = {}, 0
+            for name, shape in zip(self._names, self.layers[0].shapes(), strict=True):
+                values[name] = vector[start : start + math.prod(shape)].view(shape)
+                start += math.prod(shape)
+            outputs.append(functional_call(self._body, values, (inputs,)))
+        return torch.stack(outputs)
+
+    def clipped_sums(
+        self,
+        views: Views,
+        out: Views,
+        *,
+        x: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        clip: float,
+        run: Run,
+        accumulate: bool,
+    ) -> None:
+        """As :meth:`coalmine.training.clipping.ClosedForm.clipped_sums`."""
+        counts = run.counts if run.counts is not None else [x.shape[1]] * x.shape[0]
+        for model, n in enumerate(counts):
+            parameters = {name: view[model] for name, view in zip(self._names, views[0], strict=True)}
+            sums = [view[model] for view in out[0]]
+            if not accumulate:
+                for total in sums:
+                    total.zero_()
+            for start in range(0, n, self._chunk):
+                part = slice(start, min(start + self._chunk, n))
+                gradients, _ = self._gradients(parameters, x[model, part], targets[model, part])
+                flat = [gradients[name].flatten(1) for name in self._names]
+                squares = sum((g.square().sum(1) for g in flat[1:]), flat[0].square().sum(1))
+                factors = clip_factors(squares, clip=clip).mul_(weights[model, part])
+                for total, g in zip(sums, flat, strict=True):
+                    total.add_((factors @ g).view_as(total))

@@ -253,10 +253,10 @@ def archive(members):
 
 
 def test_tar_members_are_read_in_memory_and_links_are_not_followed():
-    assert _formats.tar_member(archive({"../../x": b"no", "./x": b"yes"}), "x") == b"yes"
+    assert _formats.tar_members(archive({"../../x": b"no", "./x": b"yes", "y": b"2"}), ["y", "x"]) == [b"2", b"yes"]
     for bad in ({"x": None}, {"y": b""}, {"../x": b""}):
         with pytest.raises(ValueError, match="no file 'x'"):
-            _formats.tar_member(archive(bad), "x")
+            _formats.tar_members(archive(bad), ["x"])
 
 
 def purchase_text(rows, rng):

@@ -1,5 +1,6 @@
 """Data sets that need no files, the record, the subset."""
 
+import subprocess
 import sys
 
 import numpy as np
@@ -167,3 +168,11 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch, tmp_path, module
     with pytest.raises(DataError, match=rf"{package} is needed .* pip install 'coalmine\[train\]'"):
         load("digits" if package == "scikit-learn" else "mnist")
     assert issubclass(DataError, CoalmineError)
+
+
+def test_importing_the_rooms_loads_none_of_the_heavy_packages():
+    code = (
+        "import sys, coalmine.data, coalmine.store;"
+        "print([m for m in ('torch', 'sklearn', 'pooch', 'PIL', 'dp_accounting', 'scipy') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

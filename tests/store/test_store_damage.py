@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from store_worker import block_result
 
@@ -207,3 +208,30 @@ for name in ("new.db", "old.db"):
     assert "write" in old
     assert "written" not in (new, old)
     assert filled(path, 1) == path
+
+
+def test_random_damage_never_gives_a_wrong_score_or_a_traceback(tmp_path):
+    path = filled(tmp_path / "a.db", 40)
+    whole, rng = path.read_bytes(), np.random.default_rng(3)
+    expected = np.concatenate([block_result(index).score for index in range(40)])
+    outcomes = {"right": 0, "refused": 0}
+    for _ in range(120):
+        content = bytearray(whole)
+        for at in rng.integers(0, len(content), size=rng.integers(1, 40)):
+            content[at] ^= 1 << rng.integers(8)
+        path.write_bytes(content)
+        try:
+            with Store.open(path) as store:
+                found = store.scores(RUN)
+                store.runs()
+                store.failures(RUN)
+                store.verify()
+            if len(found) == 320:  # damage may hide rows, whose blocks are then not done; it must not change a score
+                outcomes["right"] += 1
+            assert np.array_equal(found.score, expected[found.trial])
+        except StoreError:
+            outcomes["refused"] += 1
+        for extra in ("-wal", "-shm"):
+            path.with_name(path.name + extra).unlink(missing_ok=True)
+    assert outcomes["refused"] > 40
+    assert outcomes["right"] > 0

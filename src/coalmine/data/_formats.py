@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import tarfile
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,30 +32,33 @@ def idx(content: bytes) -> NDArray[np.uint8]:
     return data.reshape(shape)
 
 
-def tar_member(content: bytes, name: str) -> bytes:
-    """One member of a gzipped tar archive, read in memory: nothing is unpacked to disk."""
+def tar_members(content: bytes, names: Sequence[str]) -> list[bytes]:
+    """Members of a gzipped tar archive, read in memory in one pass: nothing is unpacked to disk."""
+    found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
         for member in archive:
-            if member.isfile() and member.name.removeprefix("./") == name:
+            name = member.name.removeprefix("./")
+            if name in names and member.isfile():
                 stream = archive.extractfile(member)
-                if stream is not None:
-                    return stream.read()
-    raise ValueError(f"the archive has no file {name!r}")
+                found[name] = stream.read() if stream else b""
+    absent = [name for name in names if name not in found]
+    if absent:
+        raise ValueError(f"the archive has no file {absent[0]!r}")
+    return [found[name] for name in names]
 
 
 def label_and_bits(text: bytes, features: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Lines "label,0,1,…": the bits and the labels, which count from 1 in the file and from 0 here."""
-    labels, rows = [], []
-    for number, line in enumerate(text.splitlines(), start=1):
-        label, _, bits = line.partition(b",")
-        row = np.frombuffer(bits, np.uint8)
-        if row.size != 2 * features - 1 or not (row[1::2] == ord(",")).all() or not np.isin(row[::2], (48, 49)).all():
-            raise ValueError(f"line {number} is not a label and {features} bits")
-        labels.append(int(label.strip(b'"')) - 1)
-        rows.append(row[::2] - 48)
-    if not rows:
-        raise ValueError("the file is empty")
-    return np.stack(rows), np.array(labels, dtype=np.int64)
+    lines = [line.partition(b",") for line in text.splitlines()]
+    width = 2 * features - 1
+    wrong = next((number for number, line in enumerate(lines, start=1) if len(line[2]) != width), None)
+    if wrong is not None or not lines:
+        raise ValueError(f"line {wrong or 1} is not a label and {features} bits")
+    table = np.frombuffer(b"".join(line[2] for line in lines), np.uint8).reshape(len(lines), width)
+    bits = table[:, ::2] - np.uint8(ord("0"))
+    if bits.max() > 1 or (table[:, 1::2] != ord(",")).any():
+        raise ValueError(f"some line is not a label and {features} bits")
+    return bits, np.array([int(line[0].strip(b'"')) - 1 for line in lines], dtype=np.int64)
 
 
 def pictures(

@@ -31,7 +31,9 @@ _ARCHIVE = File(
     "md5:c32a1d4ab5d03f1284b67883e8d87530",
     "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
 )
-_BATCHES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+_BATCHES = tuple(
+    f"cifar-10-batches-bin/{name}.bin" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+)
 
 
 def sheet(content: bytes) -> NDArray[np.uint8]:
@@ -54,11 +56,8 @@ def _from_sheets(read: Read) -> Arrays:
 
 def _from_archive(read: Read) -> Arrays:
     """A batch is 10,000 records of one label byte and 3,072 bytes, channels first."""
-    content = read(_ARCHIVE.name)
-    batches = [
-        np.frombuffer(_formats.tar_member(content, f"cifar-10-batches-bin/{name}"), np.uint8).reshape(-1, 3073)
-        for name in _BATCHES
-    ]
+    members = _formats.tar_members(read(_ARCHIVE.name), _BATCHES)
+    batches = [np.frombuffer(member, np.uint8).reshape(-1, 3073) for member in members]
     train, test = np.concatenate(batches[:5]), batches[5]
     return _formats.pictures(train[:, 1:], train[:, 0], test[:, 1:], test[:, 0])
 

@@ -26,7 +26,7 @@ def _from_npz(read: Read) -> Arrays:
 
 
 def _from_archive(read: Read) -> Arrays:
-    text = _formats.tar_member(read("dataset_location.tgz"), "bangkok")
+    (text,) = _formats.tar_members(read("dataset_location.tgz"), ["bangkok"])
     return _formats.split(*_formats.label_and_bits(text, FEATURES))
 
 

@@ -20,7 +20,7 @@ _FILE = File(
 
 
 def _from_archive(read: Read) -> Arrays:
-    text = _formats.tar_member(read(_FILE.name), "dataset_purchase")
+    (text,) = _formats.tar_members(read(_FILE.name), ["dataset_purchase"])
     return _formats.split(*_formats.label_and_bits(text, FEATURES))
 
 

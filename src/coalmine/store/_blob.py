@@ -7,6 +7,7 @@ Layout for n trials: trial index (int64 × n), world (int8 × n), score (float64
 from __future__ import annotations
 
 import json
+import sqlite3
 import zlib
 from collections.abc import Mapping
 
@@ -18,8 +19,8 @@ from coalmine.store.records import BlockResult
 Arrays = tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float64], Mapping[str, NDArray[np.float64]]]
 
 
-def pack(result: BlockResult) -> tuple[bytes, str, int]:
-    """The bytes, the names of the further columns as JSON, and the checksum of both."""
+def pack(fingerprint: str, block: int, result: BlockResult) -> tuple[bytes, str, int]:
+    """The bytes, the names of the further columns as JSON, and the checksum."""
     names = sorted(result.columns)
     parts = [
         result.trial.astype("<i8").tobytes(),
@@ -27,24 +28,24 @@ def pack(result: BlockResult) -> tuple[bytes, str, int]:
         result.score.astype("<f8").tobytes(),
         *(result.columns[name].astype("<f8").tobytes() for name in names),
     ]
-    payload, header = b"".join(parts), json.dumps(names)
-    return payload, header, checksum(payload, header)
+    payload, columns, trials = b"".join(parts), json.dumps(names), int(result.trial.size)
+    return payload, columns, _checksum(payload, fingerprint, block, trials, result.elapsed, result.device, columns)
 
 
-def checksum(payload: bytes, header: str) -> int:
-    """CRC-32 over the header and the bytes: SQLite itself does not notice a flipped bit inside a value."""
-    return zlib.crc32(payload, zlib.crc32(header.encode()))
+def _checksum(payload: bytes, *about: object) -> int:
+    """CRC-32 over the bytes and what they belong to: SQLite itself does not notice a flipped bit inside a value."""
+    return zlib.crc32(payload, zlib.crc32(repr(about).encode()))
 
 
-def unpack(payload: bytes, header: str, crc: int, trials: int) -> Arrays:
-    """The arrays again. ValueError if the bytes are not those that were stored."""
-    if checksum(payload, header) != crc:
-        raise ValueError("checksum mismatch")
-    names: list[str] = json.loads(header)
-    if len(payload) != trials * (17 + 8 * len(names)):
-        raise ValueError(f"{len(payload)} bytes for {trials} trials")
+def unpack(fingerprint: str, row: sqlite3.Row) -> Arrays:
+    """The arrays again. ValueError if a stored block is not as it was stored; the row has all the fields of a block."""
+    payload, trials, columns = row["payload"], row["trials"], row["columns"]
+    about = (fingerprint, row["block"], trials, row["elapsed"], row["device"], columns)
+    if not isinstance(payload, bytes) or row["checksum"] != _checksum(payload, *about):
+        raise ValueError("its checksum is wrong")
+    names: list[str] = json.loads(columns)
     score_at = 9 * trials
-    columns = {
+    extra = {
         name: np.frombuffer(payload, "<f8", trials, score_at + 8 * trials * (position + 1)).astype(np.float64)
         for position, name in enumerate(names)
     }
@@ -52,5 +53,5 @@ def unpack(payload: bytes, header: str, crc: int, trials: int) -> Arrays:
         np.frombuffer(payload, "<i8", trials).astype(np.int64),
         np.frombuffer(payload, "<i1", trials, 8 * trials).astype(np.int8),
         np.frombuffer(payload, "<f8", trials, score_at).astype(np.float64),
-        columns,
+        extra,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -16,6 +17,11 @@ SCHEMA_VERSION = 1
 """Raised whenever the tables change in a way that an older Coalmine would misread."""
 BUSY_SECONDS = 60.0
 """How long to wait for another process that is writing; a write takes milliseconds."""
+
+_DAMAGED = (
+    "the file is damaged; nothing was deleted: restore it from a copy, or recover what is left with "
+    "'sqlite3 FILE .recover', or start a new store under another path"
+)
 
 _SCHEMA = (
     """CREATE TABLE run (
@@ -46,6 +52,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreError(f"store {str(path)!r}: {_advice(error)}") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"store {str(path)!r}: {_DAMAGED} (text that cannot be read: {error})") from error
 
 
 def _advice(error: sqlite3.Error) -> str:
@@ -55,8 +63,7 @@ def _advice(error: sqlite3.Error) -> str:
     safe = "nothing already stored is lost"
     advice = {
         sqlite3.SQLITE_NOTADB: "the file is not a database; give another path (it was not touched)",
-        sqlite3.SQLITE_CORRUPT: "the file is damaged; nothing was deleted: restore it from a copy, or recover what is "
-        "left with 'sqlite3 FILE .recover', or start a new store under another path",
+        sqlite3.SQLITE_CORRUPT: _DAMAGED,
         sqlite3.SQLITE_FULL: f"the disk is full; free some space and run the same command again: {safe}",
         sqlite3.SQLITE_IOERR: f"the disk could not be read or written (full, removed or faulty?); {safe}, "
         "run the same command again when it is back",

@@ -20,11 +20,13 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, StoreError
 from coalmine.store import _blob, _database
 from coalmine.store._database import SCHEMA_VERSION
-from coalmine.store._owner import Owner, is_dead
+from coalmine.store._leases import Owner, is_held, leases
 from coalmine.store.records import BlockResult, Failure, Run, Trials, description_text
 
 __all__ = ["SCHEMA_VERSION", "Store"]
 
+_PAYLOAD = "block, trials, elapsed, device, columns, checksum, payload"
+"""The fields of a block that its checksum covers, and the checksum."""
 LEASE_SECONDS = 60.0
 """How long a claim lasts without a sign of life; a claim of a process that died on this machine ends at once."""
 
@@ -99,7 +101,7 @@ class Store:
         """Delete the one run that begins with ``prefix``, and all its trials; refused while another process uses it."""
         with self._writing() as database:
             run = self._find(database, prefix)
-            busy = [row for row in _leases(database, run) if row["owner"] != self._owner.name and _is_held(row)]
+            busy = [row for row in leases(database, run) if row["owner"] != self._owner.name and is_held(row)]
             if busy:
                 raise StoreError(
                     f"run {prefix!r} is being worked on by process {busy[0]['pid']} ({busy[0]['host'].split()[0]}): "
@@ -118,12 +120,12 @@ class Store:
         reproducible and an error says so; from another kind of device the scores may differ, the trials may not.
         """
         index = _validate.integer("block", block, at_least=0)
-        payload, columns, checksum = _blob.pack(result)
+        payload, columns, checksum = _blob.pack(_fingerprint(fingerprint), index, result)
         reasons = {str(trial): why for trial, why in sorted(result.failures.items())}
         with self._writing() as database:
             run = self._known(database, fingerprint)
             stored = database.execute(
-                "SELECT device, columns, checksum, trials, payload FROM block WHERE run = ? AND block = ?", (run, index)
+                f"SELECT {_PAYLOAD} FROM block WHERE run = ? AND block = ?", (run, index)
             ).fetchone()
             if stored is None:
                 database.execute(
@@ -135,16 +137,19 @@ class Store:
                     ),
                 )
             else:
-                self._compare(index, stored, result, payload, columns)
+                self._compare(fingerprint, stored, result, payload, columns)
             database.execute("DELETE FROM lease WHERE run = ? AND block = ?", (run, index))
             database.execute("DELETE FROM failure WHERE run = ? AND block = ?", (run, index))
         return stored is None
 
-    def _compare(self, block: int, stored: sqlite3.Row, result: BlockResult, payload: bytes, columns: str) -> None:
+    def _compare(
+        self, fingerprint: str, stored: sqlite3.Row, result: BlockResult, payload: bytes, columns: str
+    ) -> None:
         """Refuse a second result of a block that contradicts the stored one."""
+        block = stored["block"]
         if stored["device"] == result.device and (stored["payload"], stored["columns"]) == (payload, columns):
             return
-        trial, world, _, _ = self._unpack(block, stored)
+        trial, world, _, _ = self._unpack(fingerprint, stored)
         if not (np.array_equal(trial, result.trial) and np.array_equal(world, result.world)):
             raise StoreError(
                 f"block {block} is stored with other trials or worlds: expected the same ones under one fingerprint"
@@ -180,7 +185,7 @@ class Store:
             for row in database.execute("SELECT block, failures FROM block WHERE run = ? AND failed > 0", (run,)):
                 found += [
                     Failure(block=row["block"], trial=int(trial), reason=reason, attempts=1)
-                    for trial, reason in json.loads(row["failures"]).items()
+                    for trial, reason in json.loads(str(row["failures"])).items()
                 ]
         return tuple(sorted(found, key=lambda one: (one.block, -1 if one.trial is None else one.trial)))
 
@@ -207,12 +212,8 @@ class Store:
         limit = None if below is None else _validate.integer("below", below, at_least=0)
         with self._reading() as database:
             run = self._known(database, fingerprint)
-            rows = database.execute(
-                "SELECT block, device, elapsed, columns, checksum, trials, payload FROM block WHERE run = ?"
-                " ORDER BY block",
-                (run,),
-            ).fetchall()
-        blocks = [self._unpack(row["block"], row) for row in rows]
+            rows = database.execute(f"SELECT {_PAYLOAD} FROM block WHERE run = ? ORDER BY block", (run,)).fetchall()
+        blocks = [self._unpack(fingerprint, row) for row in rows]
         names = {name for block in blocks for name in block[3]}
         if any(set(block[3]) != names for block in blocks):
             raise StoreError(f"store {str(self.path)!r}: the blocks of run {fingerprint!r} have different columns")
@@ -238,9 +239,9 @@ class Store:
         """All that is wrong with the file: SQLite's own check, then every block's checksum. Empty if all is well."""
         with self._reading() as database:
             problems = [row[0] for row in database.execute("PRAGMA integrity_check") if row[0] != "ok"]
-            for row in database.execute("SELECT block, columns, checksum, trials, payload FROM block"):
+            for row in database.execute(f"SELECT fingerprint, {_PAYLOAD} FROM block LEFT JOIN run ON run.id = run"):
                 try:
-                    self._unpack(row["block"], row)
+                    self._unpack(row["fingerprint"], row)
                 except StoreError as error:
                     problems.append(str(error))
         return tuple(problems)
@@ -261,7 +262,7 @@ class Store:
         taken: list[int] = []
         with self._writing(durable=False) as database:
             run = self._known(database, fingerprint)
-            held = {row["block"] for row in _leases(database, run) if row["owner"] == self._owner.name or _is_held(row)}
+            held = {row["block"] for row in leases(database, run) if row["owner"] == self._owner.name or is_held(row)}
             for block in blocks:
                 if len(taken) == wanted:
                     break
@@ -361,14 +362,14 @@ class Store:
         problem = "stands for several runs" if fitting else "is no run of this store"
         raise StoreError(f"store {str(self.path)!r}: {prefix!r} {problem}; runs: {names}")
 
-    def _unpack(self, block: int, row: sqlite3.Row) -> _blob.Arrays:
+    def _unpack(self, fingerprint: str, row: sqlite3.Row) -> _blob.Arrays:
         """A stored block's arrays, or an error that names the damaged block."""
         try:
-            return _blob.unpack(row["payload"], row["columns"], row["checksum"], row["trials"])
+            return _blob.unpack(fingerprint, row)
         except ValueError as error:
             raise StoreError(
-                f"store {str(self.path)!r}: block {block} is damaged ({error}); nothing was deleted: restore the file "
-                "from a copy, or remove the run and train it again"
+                f"store {str(self.path)!r}: block {row['block']} is damaged ({error}); nothing was deleted: restore "
+                "the file from a copy, or remove the run and train it again"
             ) from None
 
 
@@ -379,23 +380,9 @@ def _fingerprint(value: object) -> str:
     return value
 
 
-def _leases(database: sqlite3.Connection, run: int) -> list[sqlite3.Row]:
-    """Every lease on the run, ended ones included."""
-    return database.execute(
-        "SELECT block, owner, host, pid, started, expires FROM lease WHERE run = ?", (run,)
-    ).fetchall()
-
-
 def _is_stored(database: sqlite3.Connection, run: int, block: int) -> bool:
     """Whether the block is done."""
     return database.execute("SELECT 1 FROM block WHERE run = ? AND block = ?", (run, block)).fetchone() is not None
-
-
-def _is_held(lease: sqlite3.Row) -> bool:
-    """A lease counts until it expires or its process is known to be dead."""
-    if lease["expires"] <= time.time():
-        return False
-    return not is_dead(host=lease["host"], pid=lease["pid"], started=lease["started"])
 
 
 def _describe(database: sqlite3.Connection, run: int) -> Run:
@@ -410,7 +397,7 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
     failed = database.execute("SELECT count(*) FROM failure WHERE run = ?", (run,)).fetchone()[0]
     return Run(
         fingerprint=row["fingerprint"],
-        description=json.loads(row["description"]),
+        description=json.loads(str(row["description"])),
         created=row["created"],
         blocks=counts["blocks"],
         trials=counts["trials"],

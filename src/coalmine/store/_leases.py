@@ -1,10 +1,12 @@
-"""Who holds a lease, and whether that process is still alive."""
+"""Who holds a lease on a block, and whether it still counts."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import socket
+import sqlite3
+import time
 import uuid
 from pathlib import Path
 
@@ -27,7 +29,21 @@ class Owner:
         return cls(name=uuid.uuid4().hex, host=_host(), pid=pid, started=_started(pid))
 
 
-def is_dead(*, host: str, pid: int, started: str) -> bool:
+def leases(database: sqlite3.Connection, run: int) -> list[sqlite3.Row]:
+    """Every lease on the run, ended ones included."""
+    return database.execute(
+        "SELECT block, owner, host, pid, started, expires FROM lease WHERE run = ?", (run,)
+    ).fetchall()
+
+
+def is_held(lease: sqlite3.Row) -> bool:
+    """A lease counts until it expires or its process is known to be dead."""
+    if lease["expires"] <= time.time():
+        return False
+    return not _is_dead(host=lease["host"], pid=lease["pid"], started=lease["started"])
+
+
+def _is_dead(*, host: str, pid: int, started: str) -> bool:
     """True only if the process is known to be gone: it was on this host and its pid is free or another process's."""
     if os.name != "posix" or host != _host():
         return False

@@ -21,7 +21,7 @@ import coalmine
 from coalmine import bounds, config, data
 from coalmine.accounting import calibrate, last_iterate, standard
 from coalmine.adversaries import Adversary, Attack, adversary
-from coalmine.game import BLOCK_SIZE, Task, blocks_for
+from coalmine.game import BLOCK_SIZE, BuiltInTask, blocks_for
 from coalmine.game.engines import local
 from coalmine.identifiability import advantage, belief
 from coalmine.records import DpSgd, Estimate, Guarantee, Heuristic, LowerBound, Relation, Sampling, Scores
@@ -182,7 +182,7 @@ def audit(
         advantage=_advantage(setting),
         claim=claim,
         verdict="refuted" if strongest.bound.epsilon > claim else "consistent",
-        versions=_versions(),
+        versions=versions(),
     )
 
 
@@ -239,8 +239,8 @@ def _play_adversary(
     name = fingerprint(identity)
     wanted = setting.config.audit.trials
     settings = setting.config.model_dump(mode="json", exclude_none=True)
-    store.register(name, {"identity": identity, "trials": wanted, "versions": _versions(), "config": settings})
-    task = Task(
+    store.register(name, {"identity": identity, "trials": wanted, "versions": versions(), "config": settings})
+    task = BuiltInTask(
         fingerprint=name,
         network=setting.network,
         neighbours=attack.neighbours,
@@ -256,8 +256,9 @@ def _play_adversary(
     local.run(task, blocks=missing, store=store, workers=how.worker_count, on_block=watcher.block)
     watcher.end()
     trials = store.scores(name, below=wanted)
-    scores = _scores(trials)
-    bound, others = _bounds(setting, scores, level=level, distance=distance, relation=relation, copies=k)
+    bound, others = prove(
+        scores_of(trials), delta=setting.config.audit.delta, confidence=1.0 - level, relation=relation, copies=k
+    )
     return AdversaryResult(
         name=section.name,
         options=section.options,
@@ -273,7 +274,7 @@ def _play_adversary(
     )
 
 
-def _scores(trials: Trials) -> Scores:
+def scores_of(trials: Trials) -> Scores:
     """The scores of the two worlds. A training that failed counts with a score below all others: leaving it out would
     condition on success, and whether a training succeeds may itself tell the worlds apart.
     """
@@ -284,11 +285,14 @@ def _scores(trials: Trials) -> Scores:
     return Scores(filled[trials.world == 0], filled[trials.world == 1])
 
 
-def _bounds(
-    setting: Setting, scores: Scores, *, level: float, distance: int, relation: Relation, copies: int
+def prove(
+    scores: Scores, *, delta: float, confidence: float, relation: Relation, copies: int
 ) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
-    """The bound that assumes nothing, for the verdict; then what further methods make of the same scores."""
-    delta, confidence = setting.config.audit.delta, 1.0 - level
+    """The bound that assumes nothing, for the verdict; then what further methods make of the same scores.
+
+    All are per row added or removed; for worlds that differ by replaced rows, bounds per row replaced come too.
+    """
+    distance = 2 * copies if relation is Relation.REPLACE else copies
     first = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance)
     others: list[LowerBound | Estimate] = [
         bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance, threshold=bounds.HoldOut()),
@@ -348,7 +352,7 @@ def _label(section: config.AdversarySection) -> str:
     return f"{section.name} ({words})" if words else section.name
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
     """What computed the result."""
     packages = ("numpy", "scipy", "torch", "dp-accounting")
     return {

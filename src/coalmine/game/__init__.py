@@ -1,6 +1,6 @@
 """The game: which trials there are, how a block of them is played, and who runs the blocks."""
 
 from coalmine.game.plan import BLOCK_SIZE, blocks_for, trials_of, worlds_of
-from coalmine.game.play import Task, play
+from coalmine.game.play import BuiltInTask, GameStoppedError, Task
 
-__all__ = ["BLOCK_SIZE", "Task", "blocks_for", "play", "trials_of", "worlds_of"]
+__all__ = ["BLOCK_SIZE", "BuiltInTask", "GameStoppedError", "Task", "blocks_for", "trials_of", "worlds_of"]

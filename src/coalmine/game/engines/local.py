@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
 from coalmine.errors import CoalmineError
-from coalmine.game.play import Task, play
+from coalmine.game.play import GameStoppedError, Task
 from coalmine.store import BlockResult, Store
 
 OnBlock = Callable[[BlockResult], None]
@@ -28,6 +29,10 @@ class BlocksFailedError(CoalmineError):
     """Some blocks could not be trained; everything else is stored, and the next run tries them again."""
 
 
+class WorkersDiedError(GameStoppedError):
+    """A worker process ended without a word; what was stored stays, and the next run tries the rest again."""
+
+
 def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_block: OnBlock) -> None:
     """Play the blocks that are not stored yet, and store each as it is done.
 
@@ -36,6 +41,7 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
     """
     name = task.fingerprint
     failed: dict[int, str] = {}
+    stopped: GameStoppedError | None = None
     waiting = list(blocks)
     with store.keeping(name), _pool(task, workers) as pool:
         flying: dict[Future[list[BlockResult]], tuple[int, ...]] = {}
@@ -55,6 +61,12 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
                 taken = flying.pop(future)
                 try:
                     results = future.result()
+                except (GameStoppedError, BrokenProcessPool) as error:
+                    stopped = stopped or _stop(error)
+                    waiting = []
+                    for block in taken:
+                        store.fail(name, block, str(stopped))
+                    continue
                 except _TROUBLE as error:
                     for block in taken:
                         failed[block] = f"{type(error).__name__}: {error}"
@@ -64,12 +76,24 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
                 for block, result in zip(taken, results, strict=True):
                     store.put(name, block, result)
                     on_block(result)
+    if stopped is not None:
+        raise stopped
     if failed:
         block, reason = next(iter(failed.items()))
         raise BlocksFailedError(
             f"{len(failed)} of {len(blocks)} blocks could not be trained (block {block}: {reason}); "
             "all others are stored, and running the same audit again retries these"
         )
+
+
+def _stop(error: GameStoppedError | BrokenProcessPool) -> GameStoppedError:
+    """Why no more blocks are handed out; those that are under way are still waited for and stored."""
+    if isinstance(error, GameStoppedError):
+        return error
+    return WorkersDiedError(
+        "a worker process ended without a word (killed, crashed, or out of memory?); all finished blocks are stored, "
+        "and running the same audit again goes on from there"
+    )
 
 
 def _others(store: Store, name: str, waiting: list[int], on_block: OnBlock) -> list[int]:
@@ -99,18 +123,18 @@ class _Pool:
         self._task = task
         self.width = workers
         self._executor: ProcessPoolExecutor | None = None
-        if workers > 1:
+        if workers > 1 or task.separate:
             # A forked copy of a process with threads may hang; a spawned one starts clean.
             context = multiprocessing.get_context("spawn")
             self._executor = ProcessPoolExecutor(workers, context, _prepare, (task, os.getpid()))
 
     def submit(self, blocks: tuple[int, ...]) -> Future[list[BlockResult]]:
         """Play these blocks somewhere."""
-        if self._executor is not None:
-            return self._executor.submit(_play, blocks)
         future: Future[list[BlockResult]] = Future()
         try:
-            future.set_result(play(self._task, blocks))
+            if self._executor is not None:
+                return self._executor.submit(_play, blocks)
+            future.set_result(self._task.play(blocks))
         except _TROUBLE as error:
             future.set_exception(error)
         return future
@@ -145,4 +169,4 @@ def _prepare(task: Task, parent: int) -> None:
 
 def _play(blocks: tuple[int, ...]) -> list[BlockResult]:
     assert _task is not None
-    return play(_task, blocks)
+    return _task.play(blocks)

@@ -2,13 +2,15 @@
 
 On a CPU the bits come from NumPy's Philox-4x64-10, keyed by (fingerprint, trial), and the Box-Muller transform runs
 on whole vectors in torch. A 31-bit uniform puts the largest value at √(−2·ln 2⁻³²) = 6.66 standard deviations, and
-the distribution differs from the normal by less than 2⁻³⁰ (float64: 63 bits, 9.4 standard deviations).
+the distribution differs from the normal by less than 2⁻³⁰ (float64: 63 bits, 9.4 standard deviations). On a GPU the
+bits are those of torch's own Philox-4x32-10, so the two kinds of device draw different noise.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +20,41 @@ from coalmine import seeds
 
 _CHUNK = 16_384
 """Small models draw the noise of several steps in one go, about this many numbers at a time."""
+
+
+class Noise(Protocol):
+    """Noise for S trials, vector by vector."""
+
+    def vector(self, position: int) -> Tensor:
+        """The next vector of the trial at this position of the stack; valid until the next call."""
+        ...
+
+
+def make_noise(
+    fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device, dtype: torch.dtype
+) -> Noise:
+    """The noise of these trials, from the streams of this kind of device."""
+    if device.type == "cpu":
+        return CpuNoise(fingerprint, trials, size=size, dtype=dtype)
+    return CudaNoise(fingerprint, trials, size=size, device=device, dtype=dtype)
+
+
+class CudaNoise:
+    """Noise from torch's own Philox on the GPU: a generator a trial, keyed by 64 bits of the trial's key."""
+
+    def __init__(
+        self, fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._held = torch.empty(size, device=device, dtype=dtype)
+        self._generators = []
+        for trial in trials:
+            generator = torch.Generator(device=device)
+            generator.manual_seed(seeds.key(fingerprint, purpose="noise", trial=trial) % 2**64)
+            self._generators.append(generator)
+
+    def vector(self, position: int) -> Tensor:
+        """The next vector of the trial at this position of the stack; valid until the next call."""
+        return self._held.normal_(generator=self._generators[position])
 
 
 class CpuNoise:

@@ -25,7 +25,7 @@ from coalmine.training.data import Dataset
 from coalmine.training.layers import Run, Scratch
 from coalmine.training.models import BlackBox, StackedModels
 from coalmine.training.modules import Opaque, PerExample
-from coalmine.training.noise import CpuNoise
+from coalmine.training.noise import make_noise
 from coalmine.training.optimisers import Update
 
 _TILE_BYTES = 2**19
@@ -85,6 +85,13 @@ class Tile:
     batcher: Batcher | FullBatcher
 
 
+def _filled(rows: Tensor, models: int) -> Tensor:
+    """Repeat the last row until there is one for every model, idle ones included."""
+    if rows.shape[0] == models:
+        return rows
+    return torch.cat([rows, rows[-1:].expand(models - rows.shape[0], *rows.shape[1:])])
+
+
 def make_engine(network: networks.Network, *, device: torch.device, dtype: torch.dtype) -> ClosedForm | PerExample:
     """What computes clipped sums for this network: closed forms where every layer has one."""
     first = network.layers()[0]
@@ -109,29 +116,37 @@ class Stack:
         trials: NDArray[np.int64],
         worlds: NDArray[np.int64],
         device: torch.device,
+        room: int = 0,
     ) -> None:
+        """``room``: on a GPU, stacks are filled up to this many models, so that every stack has the same shapes."""
         self.network, self.neighbours, self.config = network, neighbours, config
-        self.fingerprint, self.trials, self.worlds, self.device = fingerprint, trials, worlds, device
+        self.fingerprint, self.trials, self.device = fingerprint, trials, device
+        idle = max(0, room - trials.size)
+        self.worlds = np.concatenate([worlds, np.repeat(worlds[-1:], idle)])
+        numbers = [*trials.tolist(), *[int(trials[-1])] * idle]
         self.dtype = torch.float32 if config.dtype == "float32" else torch.float64
         self.size = networks.parameter_count(network)
-        stack = trials.size
+        stack = len(numbers)
         # Every model's vector starts on a cache line, so that alignment is the same for each.
         stride = -(-self.size // 16) * 16
         self.parameters = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
         self.gradient = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
-        self.parameters.copy_(torch.from_numpy(self._initial()))
+        self.parameters.copy_(
+            torch.from_numpy(initial_parameters(network, config, fingerprint=fingerprint, trials=numbers))
+        )
+        self._shown, self._shown_gradient = self.parameters[: trials.size], self.gradient[: trials.size]
         self.batch = config.expected_batch(neighbours.base.rows)
         self.engine = make_engine(network, device=device, dtype=self.dtype)
         self._scratch = Scratch(device=device, dtype=self.dtype)
         self._noise = (
-            CpuNoise(fingerprint, trials.tolist(), size=self.size, dtype=self.dtype)
+            make_noise(fingerprint, numbers, size=self.size, device=device, dtype=self.dtype)
             if config.noise_multiplier
             else None
         )
         self._update = Update(config, self.parameters)
         self._draws = [
             sampling.batches(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
-            for t, w in zip(trials, worlds, strict=True)
+            for t, w in zip(numbers, self.worlds, strict=True)
         ]
         self._tiles = self._make_tiles()
         canary = neighbours.canary
@@ -180,7 +195,7 @@ class Stack:
     def _clipped(self, gradients: Any) -> Tensor:
         """Canary gradients ``[S, P]`` (or one for all), clipped to C and divided by the expected batch size."""
         tensor = torch.as_tensor(gradients).to(device=self.device, dtype=self.dtype)
-        tensor = tensor.expand(self.trials.size, self.size)
+        tensor = _filled(tensor.expand(self.trials.size, self.size), self.worlds.size)
         norms = torch.linalg.vector_norm(tensor, dim=1, keepdim=True)
         clipped: Tensor = tensor / (norms / self.config.clip).clamp(min=1.0) / self.batch
         return clipped
@@ -194,15 +209,15 @@ class Stack:
         if observer is not None:
             observer.start(self.trials)
         watching = observer is not None and observer.view is View.ALL_ITERATES
-        previous = torch.zeros_like(self.parameters) if watching else None
+        previous = torch.zeros_like(self._shown) if watching else None
         failed_at: dict[int, int] = {}
         check = max(1, self.config.steps // _CHECKS)
         for step in range(1, self.config.steps + 1):
             if previous is not None:
-                previous.copy_(self.parameters)
+                previous.copy_(self._shown)
             self._step(step)
             if observer is not None and previous is not None:
-                observer.observe(Seen(self.trials, step, previous, self.parameters, self.gradient))
+                observer.observe(Seen(self.trials, step, previous, self._shown, self._shown_gradient))
             if step % check == 0 or step == self.config.steps:
                 self._check(step, failed_at)
         return self._finish(observer, failed_at)
@@ -220,7 +235,7 @@ class Stack:
     def _add_batches(self, step: int) -> None:
         """The sum of clipped gradients over the expected batch size, canary and all, into ``gradient``."""
         drawn = [next(draw) for draw in self._draws]
-        state = Seen(self.trials, step, None, self.parameters, self.gradient if step > 1 else None)
+        state = Seen(self.trials, step, None, self._shown, self._shown_gradient if step > 1 else None)
         vectors = self._fixed_gradient
         if self._gradients is not None:
             vectors = self._clipped(self._gradients.gradients(state))
@@ -269,12 +284,13 @@ class Stack:
             )
         onehot = torch.nn.functional.one_hot(labels.long(), self.network.classes)
         inputs = inputs.to(device=self.device, dtype=self.dtype if inputs.is_floating_point() else torch.int64)
-        return inputs, onehot.to(device=self.device, dtype=self.dtype)
+        onehot = onehot.to(device=self.device, dtype=self.dtype)
+        return _filled(inputs, self.worlds.size), _filled(onehot, self.worlds.size)
 
     def _check(self, step: int, failed_at: dict[int, int]) -> None:
         """Note which models hold numbers that are not finite. Such a number never becomes finite again."""
         # Summing |m|·0 keeps NaN and turns infinities into NaN: one pass, no mask.
-        bad = torch.isnan((self.parameters * 0.0).sum(1)).cpu().numpy()
+        bad = torch.isnan((self._shown * 0.0).sum(1)).cpu().numpy()
         for position in np.flatnonzero(bad).tolist():
             failed_at.setdefault(position, step)
 
@@ -287,11 +303,11 @@ class Stack:
             return StackResult(None, failures)
         shape = self.network.input_shape
         if observer.view is View.BLACK_BOX:
-            shown = BlackBox(self.engine, self.parameters, self.trials, shape, self.network.classes)
+            shown = BlackBox(self.engine, self._shown, self.trials, shape, self.network.classes)
         else:
             shown = StackedModels(
                 self.engine,
-                self.parameters,
+                self._shown,
                 self.trials,
                 shape,
                 self.network.classes,

@@ -23,11 +23,15 @@ from torch import Tensor
 
 from coalmine import seeds
 from coalmine.records import Sampling
+from coalmine.roles import Observer
 from coalmine.training import sampling
 from coalmine.training.canary import ExampleCanary, Neighbours
+from coalmine.training.clipping import ClosedForm
 from coalmine.training.config import Sgd, TrainingConfig
 from coalmine.training.data import Dataset
+from coalmine.training.layers import Run
 from coalmine.training.networks import LogisticRegression, Mlp, Network
+from coalmine.training.stack import StackResult, finish, initial_parameters
 
 try:
     from coalmine.training import kernels
@@ -37,6 +41,9 @@ except ImportError:  # Triton comes with torch's GPU builds alone; without it th
 MAX_BATCH = 4096
 MAX_HIDDEN = 128
 MAX_CLASSES = 64
+STACK = 4096
+"""Models trained together: more gains nothing, and fewer leave the device idle. Never changes a result."""
+_QUERIED_TOGETHER = 512
 
 
 def refusal(
@@ -79,6 +86,60 @@ def _lanes(config: TrainingConfig, neighbours: Neighbours) -> int:
             break
         lanes *= 2
     return lanes
+
+
+def train_fused(
+    network: Network,
+    *,
+    config: TrainingConfig,
+    neighbours: Neighbours,
+    fingerprint: str,
+    trials: NDArray[np.int64],
+    worlds: NDArray[np.int64],
+    observer: Observer | None,
+    device: torch.device,
+) -> StackResult:
+    """Train one stack with the fused kernels and show the models to the observer."""
+    assert isinstance(network, Mlp | LogisticRegression)
+    start = initial_parameters(network, config, fingerprint=fingerprint, trials=trials.tolist())
+    parameters = FusedStack(
+        network,
+        config=config,
+        neighbours=neighbours,
+        fingerprint=fingerprint,
+        trials=trials.tolist(),
+        worlds=worlds.tolist(),
+        initial=torch.from_numpy(start.astype(np.float32)).to(device),
+    ).run()
+    bad = torch.isnan((parameters * 0.0).sum(1)).cpu().numpy()
+    return finish(
+        network,
+        config,
+        engine=_SameShape(ClosedForm(network)),
+        parameters=parameters,
+        fingerprint=fingerprint,
+        trials=trials,
+        observer=observer,
+        failed_at={int(position): config.steps for position in np.flatnonzero(bad)},
+    )
+
+
+class _SameShape:
+    """Asks models in groups of one fixed size: a library product of another shape may round otherwise."""
+
+    def __init__(self, engine: ClosedForm) -> None:
+        self._engine = engine
+
+    def logits(self, parameters: Tensor, x: Tensor, run: Run) -> Tensor:
+        """Outputs of every model, ``[S, W, classes]``."""
+        parts = []
+        for first in range(0, parameters.shape[0], _QUERIED_TOGETHER):
+            group = parameters[first : first + _QUERIED_TOGETHER]
+            held = torch.zeros((_QUERIED_TOGETHER, parameters.shape[1]), dtype=group.dtype, device=group.device)
+            held[: group.shape[0]] = group
+            inputs = x[:1].expand(_QUERIED_TOGETHER, *x.shape[1:])
+            parts.append(self._engine.logits(held, inputs, run)[: group.shape[0]].clone())
+        return torch.cat(parts)
 
 
 class FusedStack:
@@ -133,12 +194,6 @@ class FusedStack:
         self._h = torch.zeros((self._stack, self._lanes, units), dtype=torch.float32, device=device)
         self._e1 = torch.zeros_like(self._h)
         self._e2 = torch.zeros((self._stack, self._lanes, self._classes), dtype=torch.float32, device=device)
-
-    @property
-    def bytes_per_model(self) -> int:
-        """Device memory that one model of the stack takes."""
-        floats = self._parameters.shape[1] + self._lanes * (2 * max(1, self._hidden) + self._classes + 1)
-        return 4 * floats
 
     def run(self) -> Tensor:
         """Train every model of the stack from the first step to the last; the parameters ``[S, P]``."""

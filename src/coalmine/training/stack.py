@@ -23,13 +23,15 @@ from coalmine.training.clipping import ClosedForm, Views, parameter_views
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import Dataset
 from coalmine.training.layers import Run, Scratch
-from coalmine.training.models import BlackBox, StackedModels
+from coalmine.training.models import BlackBox, StackedModels, padded
 from coalmine.training.modules import Opaque, PerExample
 from coalmine.training.noise import make_noise
 from coalmine.training.optimisers import Update
 
 _TILE_BYTES = 2**19
 """Inputs of one tile: about half of a core's second-level cache."""
+_SMALL = 4096
+"""Up to this many parameters, a canary's gradient is added for the whole stack at once."""
 _CHECKS = 16
 """How often in a training the models are checked for numbers that are not finite."""
 
@@ -127,8 +129,9 @@ class Stack:
         self.dtype = torch.float32 if config.dtype == "float32" else torch.float64
         self.size = networks.parameter_count(network)
         stack = len(numbers)
-        # Every model's vector starts on a cache line, so that alignment is the same for each.
-        stride = -(-self.size // 16) * 16
+        # Every model's vector starts on a cache line and takes up whole vectors of the processor, so that neither
+        # alignment nor the end of a buffer sets one model apart from another.
+        stride = padded(self.size)
         self.parameters = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
         self.gradient = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
         self.parameters.copy_(
@@ -227,9 +230,7 @@ class Stack:
         config = self.config
         self._add_batches(step)
         if self._noise is not None:
-            spread = config.noise_multiplier * config.clip / self.batch
-            for position, row in enumerate(self.gradient.unbind(0)):
-                row.add_(self._noise.vector(position), alpha=spread)
+            self._noise.add_to(self.gradient, scale=config.noise_multiplier * config.clip / self.batch)
         self._update(self.gradient)
 
     def _add_batches(self, step: int) -> None:
@@ -243,8 +244,11 @@ class Stack:
         rows = self.neighbours.base.rows
         times: NDArray[np.int64] | None = None
         if vectors is not None:
-            times = np.asarray([int((row >= rows).sum()) for row in drawn])
-            drawn = [row[row < rows] for row in drawn]
+            if not self._tiles:
+                times = np.asarray([row.size for row in drawn])
+            else:
+                times = np.asarray([int((row >= rows).sum()) for row in drawn])
+                drawn = [row[row < rows] for row in drawn]
         if not self._tiles:
             self.gradient.zero_()
         for tile in self._tiles:
@@ -265,9 +269,12 @@ class Stack:
                     run=Run(self._scratch, batch.counts, input_squares=batch.squares),
                     accumulate=number > 0,
                 )
-        if vectors is not None and times is not None:
-            for position in np.flatnonzero(times).tolist():
-                self.gradient[position].add_(vectors[position], alpha=float(times[position]))
+        if vectors is not None and times is not None and times.any():
+            if self.size <= _SMALL:
+                self.gradient.add_(vectors * torch.from_numpy(times).to(vectors)[:, None])
+            else:
+                for position in np.flatnonzero(times).tolist():
+                    self.gradient[position].add_(vectors[position] * float(times[position]))
 
     def _adaptive_examples(self, state: Seen) -> tuple[Tensor, Tensor] | None:
         """An adaptive canary's inputs and one-hot labels, checked."""
@@ -295,36 +302,56 @@ class Stack:
             failed_at.setdefault(position, step)
 
     def _finish(self, observer: Observer | None, failed_at: dict[int, int]) -> StackResult:
-        failures = {
-            int(self.trials[position]): f"the model's parameters were not finite at step {step}"
-            for position, step in failed_at.items()
-        }
-        if observer is None:
-            return StackResult(None, failures)
-        shape = self.network.input_shape
-        if observer.view is View.BLACK_BOX:
-            shown = BlackBox(self.engine, self._shown, self.trials, shape, self.network.classes)
-        else:
-            shown = StackedModels(
-                self.engine,
-                self._shown,
-                self.trials,
-                shape,
-                self.network.classes,
-                lambda: torch.from_numpy(self._initial()).to(device=self.device, dtype=self.dtype),
-            )
-        scores = observer.finish(shown)
-        if scores is None:
-            return StackResult(None, failures)
-        scores = np.array(scores, dtype=np.float64)
-        if scores.ndim == 0 or scores.shape[0] != self.trials.size:
-            raise InvalidInputError(
-                f"the observer gave scores of shape {scores.shape}: expected {self.trials.size} rows"
-            )
-        finite = np.isfinite(scores.reshape(scores.shape[0], -1)).all(axis=1)
-        for position in np.flatnonzero(~finite).tolist():
-            failures.setdefault(int(self.trials[position]), "the score was not finite")
-        for position, trial in enumerate(self.trials.tolist()):
-            if trial in failures:
-                scores[position] = math.nan
-        return StackResult(scores, failures)
+        return finish(
+            self.network,
+            self.config,
+            engine=self.engine,
+            parameters=self._shown,
+            fingerprint=self.fingerprint,
+            trials=self.trials,
+            observer=observer,
+            failed_at=failed_at,
+        )
+
+
+def finish(
+    network: networks.Network,
+    config: TrainingConfig,
+    *,
+    engine: Any,
+    parameters: Tensor,
+    fingerprint: str,
+    trials: NDArray[np.int64],
+    observer: Observer | None,
+    failed_at: dict[int, int],
+) -> StackResult:
+    """Show the trained models to the observer, within its view, and gather scores and failures."""
+    failures = {
+        int(trials[position]): f"the model's parameters were not finite at step {step}"
+        for position, step in failed_at.items()
+    }
+    if observer is None:
+        return StackResult(None, failures)
+
+    def initial() -> Tensor:
+        start = initial_parameters(network, config, fingerprint=fingerprint, trials=trials.tolist())
+        return torch.from_numpy(start).to(device=parameters.device, dtype=parameters.dtype)
+
+    shown: BlackBox
+    if observer.view is View.BLACK_BOX:
+        shown = BlackBox(engine, parameters, trials, network.input_shape, network.classes)
+    else:
+        shown = StackedModels(engine, parameters, trials, network.input_shape, network.classes, initial)
+    scores = observer.finish(shown)
+    if scores is None:
+        return StackResult(None, failures)
+    scores = np.array(scores, dtype=np.float64)
+    if scores.ndim == 0 or scores.shape[0] != trials.size:
+        raise InvalidInputError(f"the observer gave scores of shape {scores.shape}: expected {trials.size} rows")
+    finite = np.isfinite(scores.reshape(scores.shape[0], -1)).all(axis=1)
+    for position in np.flatnonzero(~finite).tolist():
+        failures.setdefault(int(trials[position]), "the score was not finite")
+    for position, trial in enumerate(trials.tolist()):
+        if trial in failures:
+            scores[position] = math.nan
+    return StackResult(scores, failures)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.roles import Observer, View
-from coalmine.training import networks
+from coalmine.training import fused, networks
 from coalmine.training.batching import width
 from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
 from coalmine.training.config import GivenWeights, TrainingConfig
@@ -91,7 +91,9 @@ def train(
     _validate.instance("fingerprint", fingerprint, str)
     check_fit(network, neighbours, config)
     place = _device(device)
-    size = choose_stack(network, neighbours, config, device=device)
+    every_step = observer is not None and observer.view is View.ALL_ITERATES
+    fast = fused.refusal(network, config=config, neighbours=neighbours, device=place, every_step=every_step) is None
+    size = fused.STACK if fast else choose_stack(network, neighbours, config, device=device)
     if stack is not None and place.type == "cpu":
         size = _validate.integer("stack", stack, at_least=1)
     if observer is not None:
@@ -105,9 +107,19 @@ def train(
             part = slice(start, start + size)
             try:
                 done = _train_stack(
-                    network, neighbours, config, fingerprint, numbers[part], sides[part], observer, place, size
+                    network,
+                    neighbours,
+                    config,
+                    fingerprint,
+                    numbers[part],
+                    sides[part],
+                    observer,
+                    place,
+                    None if fast else size,
                 )
-            except (torch.OutOfMemoryError, MemoryError) as error:
+            except (RuntimeError, MemoryError) as error:
+                if not _out_of_memory(error):
+                    raise
                 if size == 1:
                     raise MemoryError(
                         "not even one model fits into memory: use smaller batches or a smaller network"
@@ -140,9 +152,20 @@ def _train_stack(
     worlds: NDArray[np.int64],
     observer: Observer | None,
     device: torch.device,
-    size: int,
+    size: int | None,
 ) -> StackResult:
-    """One stack; its memory is free again when this returns."""
+    """One stack, by the fused kernels where ``size`` is None; its memory is free again when this returns."""
+    if size is None:
+        return fused.train_fused(
+            network,
+            config=config,
+            neighbours=neighbours,
+            fingerprint=fingerprint,
+            trials=trials,
+            worlds=worlds,
+            observer=observer,
+            device=device,
+        )
     stack = Stack(
         network,
         neighbours,
@@ -154,6 +177,11 @@ def _train_stack(
         room=size if device.type == "cuda" else 0,
     )
     return stack.train(observer)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: Python's error, the GPU's, or the words of torch's allocator on a CPU."""
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _memory_note(size: int, trial: int, device: torch.device) -> str:
@@ -209,7 +237,8 @@ def check_fit(network: networks.Network, neighbours: Neighbours, config: Trainin
 def choose_stack(
     network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: str = "cpu"
 ) -> int:
-    """How many models to stack, from what they need: at most 8 and 2 GiB on a CPU, 1024 and 8 GiB on a GPU.
+    """How many models to stack, from what they need: at most 8 and 2 GiB on a CPU (1024 without
+    gradients to compute), 1024 and 8 GiB on a GPU.
 
     On a GPU it is a function of the config alone and a power of two: a stack always has the same shapes there, so
     that the library's choice of kernel, and with it the order of sums, cannot change from stack to stack.
@@ -221,6 +250,8 @@ def choose_stack(
     """
     on_cpu = device == "cpu"
     most, budget = (CPU_STACK, 2**31) if on_cpu else (GPU_STACK, 2**33)
+    if isinstance(neighbours.base, ZeroGradients):
+        most = GPU_STACK
     floats = 8 * networks.parameter_count(network)
     if isinstance(neighbours.base, Dataset):
         example = networks.example_floats(network)

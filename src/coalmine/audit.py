@@ -6,6 +6,7 @@ Data goes one way: config → guarantee and heuristic → data → attack → bl
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -21,6 +22,7 @@ import coalmine
 from coalmine import bounds, config, data
 from coalmine.accounting import calibrate, last_iterate, standard
 from coalmine.adversaries import Adversary, Attack, adversary
+from coalmine.errors import StoreError
 from coalmine.game import BLOCK_SIZE, BuiltInTask, blocks_for
 from coalmine.game.engines import local
 from coalmine.identifiability import advantage, belief
@@ -58,7 +60,7 @@ class Watcher(Protocol):
         ...
 
 
-class _Nobody:
+class Nobody:
     """A watcher that does not look."""
 
     def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
@@ -92,10 +94,7 @@ class Setting:
 
 def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Setting:
     """Load the data, build the network, resolve the noise; all of theory, before any training."""
-    section = settings.data
-    loaded = data.load(section.name, data_dir=data_dir)
-    if section.classes is not None or section.rows_per_class is not None:
-        loaded = data.subset(loaded, classes=section.classes, per_class=section.rows_per_class)
+    loaded = _load(settings.data, data_dir)
     network = _network(settings.model, loaded)
     base = Dataset(loaded.x_train.reshape(-1, *network.input_shape), loaded.y_train)
     test = Dataset(loaded.x_test.reshape(-1, *network.input_shape), loaded.y_test)
@@ -139,28 +138,31 @@ def audit(
     store: Store | str | Path = "coalmine.db",
     execution: config.Execution | None = None,
     watcher: Watcher | None = None,
+    train: bool = True,
 ) -> AuditResult:
     """Play the privacy game against DP-SGD with every adversary of the config, and say what theory and evidence give.
 
     Trials are stored as they are done: a second call with the same config goes on where the first one stopped, and
     asking for more trials reuses those that are there. The level is shared among the adversaries, so that all their
     bounds hold together at the stated confidence.
+
+    With ``train=False`` nothing is trained and nothing is written: the result says what the stored trials prove, and an
+    adversary without trials in both worlds is left out.
     """
     how = execution or config.Execution()
     if not isinstance(store, Store):
         with Store.open(store) as opened:
-            return audit(settings, store=opened, execution=how, watcher=watcher)
+            return audit(settings, store=opened, execution=how, watcher=watcher, train=train)
     setting = prepare(settings, data_dir=how.data_dir)
-    attacks = [
-        adversary(one.name, **one.options).craft(
-            setting.base, classes=setting.classes, picture=setting.picture, seed=settings.audit.seed
-        )
-        for one in settings.adversary
-    ]
-    level = (1.0 - settings.audit.confidence) / len(attacks)
+    level = (1.0 - settings.audit.confidence) / len(settings.adversary)
     results = tuple(
-        _play_adversary(setting, one, attack, store=store, how=how, watcher=watcher or _Nobody(), level=level)
-        for one, attack in zip(settings.adversary, attacks, strict=True)
+        _judge(
+            setting,
+            section,
+            play_adversary(setting, section, store=store, how=how, watcher=watcher or Nobody()),
+            level=level,
+        )
+        for section in settings.adversary
     )
     claim = settings.audit.claim_epsilon or setting.guarantee.epsilon
     strongest = max(results, key=lambda one: one.bound.epsilon)
@@ -186,6 +188,15 @@ def audit(
     )
 
 
+@functools.lru_cache(maxsize=2)
+def _load(section: config.DataSection, data_dir: str | None) -> data.DataSet:
+    """The data of the config; studies ask for the same data many times."""
+    loaded = data.load(section.name, data_dir=data_dir)
+    if section.classes is None and section.rows_per_class is None:
+        return loaded
+    return data.subset(loaded, classes=section.classes, per_class=section.rows_per_class)
+
+
 def _network(section: config.ModelSection, loaded: data.DataSet) -> Network:
     """The network of the config, for this data."""
     if section.kind == "logistic":
@@ -209,6 +220,7 @@ def _noise(settings: config.AuditConfig, *, rate: float, steps: int, sampling: S
     ).noise_multiplier
 
 
+@functools.lru_cache(maxsize=64)
 def _theory(mechanism: DpSgd | None, *, delta: float) -> tuple[Guarantee, Heuristic | None]:
     """What is promised, and what is predicted for the last iterate."""
     if mechanism is None:
@@ -223,18 +235,22 @@ def _theory(mechanism: DpSgd | None, *, delta: float) -> tuple[Guarantee, Heuris
     return standard.epsilon(mechanism, delta=delta), last_iterate.epsilon(mechanism, delta=delta)
 
 
-def _play_adversary(
-    setting: Setting,
-    section: config.AdversarySection,
-    attack: Attack,
-    *,
-    store: Store,
-    how: config.Execution,
-    watcher: Watcher,
-    level: float,
-) -> AdversaryResult:
-    """Bring one adversary to its number of trials, then bound what its scores prove."""
-    who: Adversary = adversary(section.name, **section.options)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Played:
+    """An adversary's stored trials and the attack that gave them."""
+
+    attack: Attack
+    fingerprint: str
+    trials: Trials
+
+
+def play_adversary(
+    setting: Setting, section: config.AdversarySection, *, store: Store, how: config.Execution, watcher: Watcher
+) -> Played:
+    """Craft the attack and bring it to its number of trials; what is stored already is not trained again."""
+    attack = adversary(section.name, **section.options).craft(
+        setting.base, classes=setting.classes, picture=setting.picture, seed=setting.config.audit.seed
+    )
     identity = _identity(setting, section)
     name = fingerprint(identity)
     wanted = setting.config.audit.trials
@@ -248,30 +264,53 @@ def _play_adversary(
         distinguisher=attack.distinguisher,
         device=how.device,
     )
-    # A row that is replaced is one taken away and one added: k replacements are 2k additions and removals.
-    relation, k = attack.neighbours.relation, attack.neighbours.copies
-    distance = 2 * k if relation is Relation.REPLACE else k
-    watcher.begin(_label(section), trials=wanted, copies=distance, done=store.scores(name, below=wanted))
+    watcher.begin(
+        _label(section),
+        trials=wanted,
+        copies=distance(attack.neighbours.relation, attack.neighbours.copies),
+        done=store.scores(name, below=wanted),
+    )
     missing = blocks_for(wanted, done=store.done(name))
     local.run(task, blocks=missing, store=store, workers=how.worker_count, on_block=watcher.block)
     watcher.end()
-    trials = store.scores(name, below=wanted)
+    return Played(attack=attack, fingerprint=name, trials=store.scores(name, below=wanted))
+
+
+def _judge(setting: Setting, section: config.AdversarySection, played: Played, *, level: float) -> AdversaryResult:
+    """What the scores of one adversary prove."""
+    who: Adversary = adversary(section.name, **section.options)
+    neighbours = played.attack.neighbours
     bound, others = prove(
-        scores_of(trials), delta=setting.config.audit.delta, confidence=1.0 - level, relation=relation, copies=k
+        scores_of(played.trials),
+        delta=setting.config.audit.delta,
+        confidence=1.0 - level,
+        relation=neighbours.relation,
+        copies=neighbours.copies,
     )
     return AdversaryResult(
         name=section.name,
         options=section.options,
         view=who.threat.view,
-        relation=relation,
-        copies=k,
-        fingerprint=name,
-        failed=trials.failed,
+        relation=neighbours.relation,
+        copies=neighbours.copies,
+        fingerprint=played.fingerprint,
+        failed=played.trials.failed,
         bound=bound,
         others=others,
-        notes=attack.notes,
-        seconds=trials.elapsed,
+        notes=played.attack.notes,
+        seconds=played.trials.elapsed,
     )
+
+
+def distance(relation: Relation, copies: int) -> int:
+    """How many rows must be added or removed to get from one world to the other.
+
+    A row that is replaced is one taken away and one added: k replacements are 2k additions and removals.
+
+    >>> distance(Relation.REPLACE, 4)
+    8
+    """
+    return 2 * copies if relation is Relation.REPLACE else copies
 
 
 def scores_of(trials: Trials) -> Scores:
@@ -292,11 +331,11 @@ def prove(
 
     All are per row added or removed; for worlds that differ by replaced rows, bounds per row replaced come too.
     """
-    distance = 2 * copies if relation is Relation.REPLACE else copies
-    first = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance)
+    rows = distance(relation, copies)
+    first = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows)
     others: list[LowerBound | Estimate] = [
-        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance, threshold=bounds.HoldOut()),
-        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=distance, method="gdp"),
+        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows, threshold=bounds.HoldOut()),
+        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows, method="gdp"),
     ]
     if relation is Relation.REPLACE:
         others += [

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coalmine.config import AuditConfig
-from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, plain
+from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, Scores, plain
 from coalmine.roles import View
+
+if TYPE_CHECKING:
+    from coalmine.report.tables import Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,7 @@ class AdversaryResult:
     others: tuple[LowerBound | Estimate, ...]
     notes: tuple[str, ...]
     seconds: float
+    scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def label(self) -> str:
@@ -36,7 +41,7 @@ class AdversaryResult:
 
     @property
     def gaussian(self) -> LowerBound:
-        """What the same scores prove if the trade-off curve is that of a Gaussian mechanism, per row added or removed."""
+        """What the same scores prove, per added or removed row, if the trade-off curve is a Gaussian one."""
         return next(
             other
             for other in self.others
@@ -107,3 +112,24 @@ class AuditResult:
     def to_json(self) -> str:
         """As a JSON document."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def table(self) -> Table:
+        """Every number that the evidence gave, by adversary and method; ``print`` it, or take its ``records``."""
+        from coalmine.report import tables
+
+        return tables.methods(self)
+
+    def plot(self, what: str = "overview", *, adversary: int | None = None) -> Any:
+        """An Altair chart: "overview", or "scores", "trade_off" or "growth" of one adversary (else the strongest).
+
+        Needs the extra ``report``.
+        """
+        from coalmine import report
+
+        return report.chart(self, what, adversary=adversary)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report: one HTML file that needs nothing else. Needs the extra ``report``."""
+        from coalmine import report
+
+        report.write_html(self, path)

@@ -1,0 +1,92 @@
+"""The report: an audit as one HTML page that needs nothing else, and its figures as SVG, PNG or PDF.
+
+Records in, pictures and words out: nothing here trains, and nothing here is loaded before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError, UnsupportedError
+
+if TYPE_CHECKING:
+    from coalmine.results import AuditResult
+
+CHARTS = ("overview", "scores", "trade_off", "growth")
+
+
+def check_packages() -> None:
+    """An error in words where the packages of the extra ``report`` are not installed."""
+    missing = [name for name in ("altair", "vl_convert", "jinja2") if util.find_spec(name) is None]
+    if missing:
+        raise UnsupportedError(
+            f"a report needs {', '.join(missing)}: install the extra with pip install 'coalmine[report]'"
+        )
+
+
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """The path of a report that can be written there, tested before any work is done."""
+    target = Path(path)
+    if target.is_dir():
+        raise InvalidInputError(f"report = {str(target)!r} is not allowed: it is a folder; expected the name of a file")
+    if not target.parent.is_dir():
+        raise InvalidInputError(f"report = {str(target)!r} is not allowed: there is no folder {str(target.parent)!r}")
+    if not os.access(target if target.exists() else target.parent, os.W_OK):
+        raise InvalidInputError(f"report = {str(target)!r} is not allowed: it cannot be written")
+    return target
+
+
+def page(result: AuditResult) -> str:
+    """The report as one HTML document without a single reference outside itself."""
+    check_packages()
+    from coalmine.report import html
+
+    return html.document(result)
+
+
+def write_html(result: AuditResult, path: str | os.PathLike[str]) -> Path:
+    """Write the report; a file that is there is replaced only once the new one is complete."""
+    check_packages()
+    target = check_target(path)
+    text = page(result)
+    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(target)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise InvalidInputError(f"report = {str(target)!r} cannot be written: {error.strerror}") from None
+    return target
+
+
+def write_figures(
+    result: AuditResult, folder: str | os.PathLike[str], *, formats: tuple[str, ...] = ("svg", "png", "pdf")
+) -> list[Path]:
+    """Write every figure into a folder, in each of the formats svg, png and pdf."""
+    check_packages()
+    from coalmine.report import figures, render
+
+    return render.files(figures.all_figures(result), Path(folder), formats=formats)
+
+
+def chart(result: AuditResult, what: str = "overview", *, adversary: int | None = None) -> Any:
+    """One figure as an Altair chart; ``adversary`` is an index into ``result.adversaries``, else the strongest."""
+    what = _validate.choice("what", what, CHARTS)
+    check_packages()
+    from coalmine.report import figures
+
+    if what == "overview":
+        return figures.overview(result).chart
+    last = len(result.adversaries) - 1
+    one = (
+        result.strongest
+        if adversary is None
+        else result.adversaries[_validate.integer("adversary", adversary, at_least=0, at_most=last)]
+    )
+    if what == "scores":
+        return figures.histograms(one).chart
+    return (figures.trade_off if what == "trade_off" else figures.growth)(result, one).chart

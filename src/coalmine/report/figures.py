@@ -1,0 +1,425 @@
+"""The figures of an audit, as Altair charts: one specification serves the notebook, the page, and print.
+
+Colours are told apart in grey too, and by people who do not see red or green: dark blue, orange, pale grey, with
+different shapes and line patterns beside them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import altair as alt
+
+from coalmine.records import LowerBound
+from coalmine.report import series, tables, words
+
+if TYPE_CHECKING:
+    from coalmine.results import AdversaryResult, AuditResult
+
+INK, QUIET, PALE = "#1a1a1a", "#595959", "#d4d4d4"
+PROVED, PROMISED, SECOND = "#0b4f8a", "#e69f00", "#f3cf86"
+FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
+NARROW, WIDE = 340, 860
+"""Widths in pixels: one fits a phone and a third of a screen, the other a page."""
+
+_NAMES = {"guarantee": "guaranteed", "claim": "claimed", "heuristic": "predicted", "proved": "proved"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A chart with a name for files, a title that says what it shows, and a caption for a reader in a hurry."""
+
+    name: str
+    title: str
+    caption: str
+    chart: Any
+
+
+def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
+    """Theory, evidence and meaning as one picture: every ε on one axis, with the belief it allows above it."""
+    rows, marks, labels = _rows(result)
+    ends = [row["to"] for row in rows] + [mark["epsilon"] for mark in marks]
+    domain = [0.0, 1.08 * max([*ends, 1.0])]
+    title = (
+        f"At least {words.down(result.strongest.bound.epsilon)} proved, "
+        + (f"at most {words.up(result.guarantee.epsilon)} guaranteed" if _promises(result) else "nothing guaranteed")
+        + ": what is known about the privacy loss ε"
+    )
+    order = [label["row"] for label in labels]
+    height = alt.Step(62)
+    y = alt.Y("row:N", sort=order, axis=None)
+    scale = alt.Scale(domain=domain, nice=False, zero=True)
+    ticks = 5 if width < 600 else 10
+    x = alt.X(
+        "from:Q",
+        scale=scale,
+        axis=alt.Axis(
+            title="privacy loss ε (no unit; smaller is more private)", tickCount=ticks, grid=True, orient="bottom"
+        ),
+    )
+    kinds = [kind for kind in ("guarantee", "claim", "heuristic", "proved") if any(row["kind"] == kind for row in rows)]
+    fills = {"guarantee": PROMISED, "claim": SECOND, "heuristic": "#ffffff", "proved": PROVED}
+    meanings = {
+        "guarantee": "guaranteed: never more",
+        "claim": "claimed: put to the test",
+        "heuristic": "predicted: may be wrong",
+        "proved": "proved by attack: at least this much",
+    }
+    bars = (
+        alt.Chart(_values(rows))
+        .mark_bar(height=13, stroke=INK, strokeWidth=1)
+        .encode(
+            x=x,
+            x2="to:Q",
+            y=y,
+            color=alt.Color(
+                "what:N",
+                scale=alt.Scale(domain=[meanings[k] for k in kinds], range=[fills[k] for k in kinds]),
+                legend=alt.Legend(title=None, orient="bottom", columns=1 if width < 600 else 4, symbolType="square"),
+            ),
+        )
+    )
+    for row in rows:
+        row["what"] = meanings[row["kind"]]
+    layers: list[Any] = [bars]
+    if marks:
+        shapes = {"ceiling": "the most these trials could have proved", "gaussian": "proved if the leak is Gaussian"}
+        used = [name for name in shapes if any(mark["mark"] == name for mark in marks)]
+        for mark in marks:
+            mark["what"] = shapes[mark["mark"]]
+        layers.append(
+            alt.Chart(_values(marks))
+            .mark_point(size=150, filled=False, stroke=INK, strokeWidth=2, opacity=1)
+            .encode(
+                x=alt.X("epsilon:Q", scale=scale, axis=None),
+                y=y,
+                shape=alt.Shape(
+                    "what:N",
+                    scale=alt.Scale(domain=[shapes[n] for n in used], range=[_SHAPES[n] for n in used]),
+                    legend=alt.Legend(title=None, orient="bottom", columns=1 if width < 600 else 2),
+                ),
+            )
+        )
+    layers += [
+        alt.Chart(_values(labels))
+        .mark_text(
+            align="left", baseline="bottom", dy=dy, dx=1, font=FONT, fontSize=size, fontWeight=weight, color=color
+        )
+        .encode(
+            x=alt.X(
+                "zero:Q",
+                scale=scale,
+                axis=_belief_axis(ticks) if first else None,
+            ),
+            y=y,
+            text=f"{text}:N",
+        )
+        for first, text, dy, size, weight, color in (
+            (True, "name", -10, 12, "bold", INK),
+            (False, "note", 22, 11, "normal", QUIET),
+        )
+    ]
+    chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width - 20, height=height)
+    caption = (
+        "Each bar is one statement about ε for one row of the data, at "
+        f"δ = {result.config.audit.delta:g}. Theory says how large ε can be at most; the attacks prove how large it is at "
+        "least. The truth lies between the longest blue bar and the orange one. The scale on top translates ε into how "
+        "sure someone who starts at 50% may become about one person's row."
+    )
+    return Figure(name="overview", title=title, caption=caption, chart=_finished(chart, title, width))
+
+
+_SHAPES = {"ceiling": "M0,-1V1", "gaussian": "circle"}
+
+
+def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
+    """The scores of the two worlds over each other."""
+    rows = series.histogram(series.scores_of(one))
+    title = f"The more the two worlds' scores differ, the more {one.label} can tell"
+    steps = [{**row, "at": row["from"]} for row in rows]
+    for world in ("world 0", "world 1"):  # close the last step
+        last = [row for row in rows if row["world"] == world][-1]
+        steps.append({**last, "at": last["to"]})
+    names = {"world 0": "world 0: without the canary", "world 1": "world 1: with the canary"}
+    for row in steps:
+        row["name"] = names[row["world"]]
+    color = alt.Color(
+        "name:N",
+        scale=alt.Scale(domain=list(names.values()), range=[PROMISED, PROVED]),
+        legend=alt.Legend(title=None, orient="top", columns=1, symbolType="square"),
+    )
+    x = alt.X(
+        "at:Q",
+        title="score of one training (no unit)",
+        scale=alt.Scale(zero=False, nice=False),
+        axis=alt.Axis(tickCount=5),
+    )
+    y = alt.Y("percent:Q", title="trainings of that world (%)")
+    filled = (
+        alt.Chart(_values([row for row in steps if row["world"] == "world 0"]))
+        .mark_area(interpolate="step-after", color=SECOND, line={"color": PROMISED, "strokeWidth": 1})
+        .encode(x=x, y=y)
+    )
+    lines = alt.Chart(_values(steps)).mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=color)
+    layers: list[Any] = [filled, lines]
+    threshold = one.bound.details.get("threshold")
+    if isinstance(threshold, float) and math.isfinite(threshold):
+        layers.append(
+            alt.Chart(_values([{"at": threshold}])).mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5).encode(x=x)
+        )
+    caption = (
+        "Every training ends in one score; a larger score speaks for world 1. Where the orange and the blue outline lie "
+        "on each other, the attack learns nothing. The dashed line is the threshold that carries the bound: a score "
+        "above it is taken for world 1."
+    )
+    if one.failed:
+        caption += f" {one.failed} trainings failed and stand at the far left."
+    return Figure(
+        name=f"scores-{_slug(one)}",
+        title=title,
+        caption=caption,
+        chart=_finished(alt.layer(*layers).properties(width=width - 56, height=230), title, width),
+    )
+
+
+def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) -> Figure:
+    """False alarms against misses: what the attack reached, how sure that is, and what the guarantee allows."""
+    rows = series.trade_off(series.scores_of(one), confidence=one.bound.confidence)
+    limits = series.promised(result, one)
+    x = alt.X("alarm:Q", title="false alarms (share of world-0 trainings)", scale=_UNIT, axis=_percent())
+    layers: list[Any] = [
+        alt.Chart(_values(rows))
+        .mark_area(interpolate="step-after", color="#c9d9ea", stroke="#7fa3c7", strokeWidth=0.8)
+        .encode(
+            x=x,
+            y=alt.Y("low:Q", title="misses (share of world-1 trainings)", scale=_UNIT, axis=_percent()),
+            y2="high:Q",
+        ),
+    ]
+    names = {
+        "attack": "this attack",
+        "guarantee": "least that the guarantee allows",
+        "claim": "least that the claim allows",
+        "coin": "a coin",
+    }
+    lines = [{"curve": "attack", "alarm": row["alarm"], "miss": row["miss"]} for row in rows] + limits
+    lines += [{"curve": "coin", "alarm": 0.0, "miss": 1.0}, {"curve": "coin", "alarm": 1.0, "miss": 0.0}]
+    kinds = [name for name in names if any(line["curve"] == name for line in lines)]
+    colors = {"attack": PROVED, "guarantee": "#c77f00", "claim": INK, "coin": QUIET}
+    dashes = {"attack": [1, 0], "guarantee": [1, 0], "claim": [7, 3], "coin": [2, 3]}
+    widths = {"attack": 2.0, "guarantee": 3.0, "claim": 2.0, "coin": 1.2}
+    for line in lines:
+        line["name"] = names[line["curve"]]
+    for kind in kinds:
+        layers.append(
+            alt.Chart(_values([line for line in lines if line["curve"] == kind]))
+            .mark_line(strokeWidth=widths[kind], interpolate="step-after" if kind == "attack" else "linear", clip=True)
+            .encode(
+                x=x,
+                y=alt.Y("miss:Q", scale=_UNIT),
+                color=alt.Color(
+                    "name:N",
+                    scale=alt.Scale(domain=[names[k] for k in kinds], range=[colors[k] for k in kinds]),
+                    legend=alt.Legend(title=None, orient="top", columns=1, symbolType="stroke", symbolStrokeWidth=3),
+                ),
+                strokeDash=alt.StrokeDash(
+                    "name:N",
+                    scale=alt.Scale(domain=[names[k] for k in kinds], range=[dashes[k] for k in kinds]),
+                    legend=None if kind != kinds[0] else alt.Undefined,
+                ),
+            )
+        )
+    counts = one.bound.counts
+    if counts is not None:
+        layers.append(
+            alt.Chart(_values([{"alarm": counts.false_positive_rate, "miss": counts.false_negative_rate}]))
+            .mark_point(shape="diamond", filled=True, size=90, color=INK, opacity=1)
+            .encode(x=x, y=alt.Y("miss:Q", scale=_UNIT))
+        )
+    sure = words.confidence(one.bound.confidence)
+    title = f"The errors that {one.label} makes, against the fewest that privacy allows"
+    caption = (
+        "Each point on the blue line is a way to guess: how often it raises a false alarm, and how often it misses. Further "
+        f"down and left is a better attack. The pale band holds the whole true line at {sure} confidence (a "
+        "Dvoretzky–Kiefer–Wolfowitz band). If the band lay wholly below the orange line somewhere, the promise would be "
+        "broken."
+    )
+    if one.bound.copies > 1:
+        caption += f" The promise is drawn for worlds that differ in {one.bound.copies} rows."
+    if counts is not None:
+        caption += " The diamond is the threshold that carries the bound."
+    return Figure(
+        name=f"tradeoff-{_slug(one)}",
+        title=title,
+        caption=caption,
+        chart=_finished(alt.layer(*layers).properties(width=width - 60, height=width - 60), title, width),
+    )
+
+
+def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) -> Figure:
+    """What the first n trials alone prove, as n grows, below what a perfect attack could have proved."""
+    points = series.growth(one)
+    names = {"epsilon": "proved by the first n trainings", "ceiling": "the most that n trainings can prove"}
+    rows = [
+        {"trials": point["trials"], "epsilon": point[key], "name": names[key]}
+        for key in names
+        for point in points
+        if point[key] is not None and math.isfinite(point[key])
+    ]
+    if _promises(result):
+        names["guarantee"] = "guarantee"
+        ends = (points[0]["trials"], points[-1]["trials"])
+        rows += [{"trials": n, "epsilon": result.guarantee.epsilon, "name": "guarantee"} for n in ends]
+    low, high = points[0]["trials"], points[-1]["trials"]
+    x = alt.X(
+        "trials:Q",
+        title="trainings n, both worlds together (log scale)",
+        scale=alt.Scale(type="log", domain=[low * 0.9, high * 1.1] if high > low else [low / 2, low * 2], nice=False),
+        axis=alt.Axis(values=[point["trials"] for point in points], format="~s", grid=True, labelOverlap="greedy"),
+    )
+    domain = list(names.values())
+    color = alt.Color(
+        "name:N",
+        scale=alt.Scale(domain=domain, range=[PROVED, QUIET, "#c77f00"][: len(domain)]),
+        legend=alt.Legend(title=None, orient="top", columns=1, symbolType="stroke", symbolStrokeWidth=3),
+    )
+    dash = alt.StrokeDash("name:N", scale=alt.Scale(domain=domain, range=[[1, 0], [4, 3], [1, 0]][: len(domain)]))
+    y = alt.Y("epsilon:Q", title="privacy loss ε (no unit)", scale=alt.Scale(zero=True))
+    lines = alt.Chart(_values(rows)).mark_line(strokeWidth=2).encode(x=x, y=y, color=color, strokeDash=dash)
+    dots = (
+        alt.Chart(_values([row for row in rows if row["name"] == names["epsilon"]]))
+        .mark_point(filled=True, size=55, color=PROVED, opacity=1)
+        .encode(x=x, y=y)
+    )
+    title = f"What {one.label} proved as the number of trainings grew"
+    caption = (
+        "Each dot is the bound that an audit planned with only the first n trainings would have given "
+        f"({words.confidence(one.bound.confidence)} confidence each, not all at once); the last dot is this audit's own. "
+        "More trainings can lift the dots, but never above the dashed line, which is what an attack without a single "
+        "error would prove."
+    )
+    return Figure(
+        name=f"growth-{_slug(one)}",
+        title=title,
+        caption=caption,
+        chart=_finished(alt.layer(lines, dots).properties(width=width - 56, height=230), title, width),
+    )
+
+
+def all_figures(result: AuditResult) -> list[Figure]:
+    """The overview, then three figures for each adversary."""
+    found = [overview(result)]
+    for one in result.adversaries:
+        found += [histograms(one), trade_off(result, one), growth(result, one)]
+    return found
+
+
+def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """The bars, the marks and the labels of the overview."""
+    rows: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
+    labels: list[dict[str, Any]] = []
+
+    def add(kind: str, name: str, note: str, value: float) -> str:
+        row = f"{len(labels)}"
+        labels.append({"row": row, "name": name, "note": note, "zero": 0.0})
+        if math.isfinite(value):
+            rows.append({"row": row, "kind": kind, "from": 0.0, "to": value})
+        return row
+
+    add(
+        "guarantee",
+        f"Guarantee: {words.epsilon(result.guarantee)}",
+        "theory, for every attack" if _promises(result) else "nothing is promised without noise",
+        result.guarantee.epsilon,
+    )
+    claimed = result.config.audit.claim_epsilon
+    if claimed:
+        add("claim", f"Claim: ε ≤ {claimed:g}", f"put to the test here: {result.verdict}", claimed)
+    if result.heuristic is not None:
+        add(
+            "heuristic",
+            f"Prediction: {words.epsilon(result.heuristic)}",
+            "a heuristic, not a bound",
+            result.heuristic.epsilon,
+        )
+    for one in result.adversaries:
+        bound = one.bound
+        row = add("proved", f"{one.label}: {words.epsilon(bound)}", _note(one), bound.epsilon)
+        if bound.ceiling is not None and math.isfinite(bound.ceiling):
+            marks.append({"row": row, "mark": "ceiling", "epsilon": bound.ceiling})
+        gaussian = tables.gaussian(one.others)
+        if isinstance(gaussian, LowerBound) and math.isfinite(gaussian.epsilon):
+            marks.append({"row": row, "mark": "gaussian", "epsilon": gaussian.epsilon})
+    return rows, marks, labels
+
+
+def _note(one: AdversaryResult) -> str:
+    """What stands below an adversary's bar."""
+    note = f"{sum(one.bound.trials)} trainings"
+    if one.bound.ceiling is not None:
+        note += f" could prove ≤ {words.down(one.bound.ceiling)}"
+    gaussian = tables.gaussian(one.others)
+    return f"{note}; ≥ {words.down(gaussian.epsilon)} if Gaussian" if gaussian else note
+
+
+def _promises(result: AuditResult) -> bool:
+    return result.guarantee.epsilon < math.inf
+
+
+_UNIT = alt.Scale(domain=[0, 1], nice=False)
+
+
+def _percent() -> alt.Axis:
+    return alt.Axis(format="%", tickCount=5)
+
+
+def _belief_axis(ticks: int) -> alt.Axis:
+    """The axis on top: ε as the belief 1/(1 + e^−ε) of one who starts at one half."""
+    return alt.Axis(
+        orient="top",
+        title="how sure one may become, starting at 50%",
+        tickCount=ticks,
+        grid=False,
+        labelExpr="datum.value > 6.9 ? '>99.9%' : format(1/(1+exp(-datum.value)), '.0%')",
+        labelOverlap="greedy",
+    )
+
+
+def _values(rows: list[dict[str, Any]]) -> alt.InlineData:
+    return alt.InlineData(values=rows)
+
+
+def _slug(one: AdversaryResult) -> str:
+    """A name for files, from an adversary's label."""
+    letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in one.label.lower())
+    return "-".join(part for part in letters.split("-") if part) or "adversary"
+
+
+def _finished(chart: Any, title: str, width: int) -> Any:
+    """The chart with its title, in the house style."""
+    lines = textwrap.wrap(title, max(20, int(width / 6.9)))
+    return (
+        chart.properties(
+            title=alt.Title(lines, anchor="start", frame="group", fontSize=13, fontWeight="bold", color=INK, offset=12),
+            background="white",
+            padding=4,
+            autosize=alt.AutoSizeParams(type="pad", contains="padding"),
+        )
+        .configure(font=FONT)
+        .configure_view(stroke=None)
+        .configure_axis(
+            labelColor=INK,
+            titleColor=INK,
+            labelFontSize=11,
+            titleFontSize=11.5,
+            titleFontWeight="normal",
+            gridColor="#e6e6e6",
+            domainColor=QUIET,
+            tickColor=QUIET,
+        )
+        .configure_legend(labelColor=INK, labelFontSize=11.5, labelLimit=320, rowPadding=2, symbolStrokeColor=INK)
+    )

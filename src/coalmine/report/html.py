@@ -1,0 +1,146 @@
+"""The page: a template, a style sheet, and what goes into them. Everything that is not markup of ours is escaped."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from coalmine.report import figures, render, tables, words
+from coalmine.report.figures import NARROW, WIDE, Figure
+
+if TYPE_CHECKING:
+    from coalmine.results import AdversaryResult, AuditResult
+
+
+def render_template(context: dict[str, Any]) -> str:
+    """The template with its style sheet; escaping is on for every value that is not Markup."""
+    folder = resources.files("coalmine.report")
+    environment = jinja2.Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
+    style = Markup((folder / "page.css").read_text(encoding="utf-8"))  # our own file, not input
+    return template.render(style=style, **context)
+
+
+def document(result: AuditResult) -> str:
+    """The whole report."""
+    settings = result.config
+    return render_template(
+        {
+            "verdict": words.verdict(result),
+            "refuted": result.verdict == "refuted",
+            "caveats": words.caveats(result),
+            "subject": _subject(result),
+            "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
+            "meaning": words.meaning(result),
+            "adversaries": [_adversary(result, one) for one in result.adversaries],
+            "methods": tables.methods(result),
+            "theory": _theory(result),
+            "toml": toml(settings.model_dump(mode="json", exclude_none=True)),
+            "mechanism": [(key.replace("_", " "), _plain(value)) for key, value in result.mechanism.items()],
+            "versions": list(result.versions.items()),
+            "runs": [(one.label, one.fingerprint) for one in result.adversaries],
+            "seconds": f"{sum(one.seconds for one in result.adversaries):.0f}",
+        }
+    )
+
+
+def _adversary(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
+    """One adversary's section."""
+    return {
+        "label": one.label,
+        "bound": words.epsilon(one.bound),
+        "confidence": words.confidence(one.bound.confidence),
+        "about": words.adversary(one),
+        "notes": list(one.notes),
+        "figures": [
+            _shown(figure)
+            for figure in (figures.histograms(one), figures.trade_off(result, one), figures.growth(result, one))
+        ],
+    }
+
+
+def _shown(figure: Figure, narrow: Figure | None = None) -> dict[str, Any]:
+    """A figure for the page, with a narrow form for phones where it has one. Markup: made by the renderer, which escapes."""
+    return {
+        "title": figure.title,
+        "caption": figure.caption,
+        "svg": Markup(render.inline_svg(figure)),
+        "narrow": Markup(render.inline_svg(narrow, suffix="-narrow")) if narrow else None,
+    }
+
+
+def _subject(result: AuditResult) -> str:
+    """What was audited, in a line."""
+    known = result.mechanism
+    name = result.config.data.name
+    if not {"rows", "parameters", "steps", "sample_rate", "noise_multiplier", "clip"} <= set(known):
+        return ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in known.items()) or name
+    return (
+        f"DP-SGD on {name}: {known['rows']} rows, a model with {known['parameters']} parameters, {known['steps']} steps at "
+        f"sampling rate {known['sample_rate']:.4g}, noise multiplier {known['noise_multiplier']:.4g}, clipping norm "
+        f"{known['clip']:g}; {words.trials(result)}, half of them in each world"
+    )
+
+
+def _theory(result: AuditResult) -> list[dict[str, Any]]:
+    """What theory says, each with its kind."""
+    rows = [
+        ("Guarantee", "proved for every attack", result.guarantee),
+        ("Prediction", "a heuristic: the truth may be larger", result.heuristic),
+    ]
+    return [
+        {
+            "name": name,
+            "kind": kind,
+            "epsilon": words.epsilon(one),
+            "analysis": one.analysis.replace("_", " "),
+            "relation": words.RELATIONS[one.relation],
+            "assumptions": list(one.assumptions),
+        }
+        for name, kind, one in rows
+        if one is not None
+    ]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def toml(tree: dict[str, Any]) -> str:
+    """A config as TOML text: single values, lists of them, sections, and lists of sections.
+
+    >>> print(toml({"audit": {"trials": 10}, "adversary": [{"name": "a"}]}))
+    [audit]
+    trials = 10
+    <BLANKLINE>
+    [[adversary]]
+    name = "a"
+    """
+    parts = []
+    for name, section in tree.items():
+        several = isinstance(section, list)
+        for one in section if several else [section]:
+            head = f"[[{_key(name)}]]" if several else f"[{_key(name)}]"
+            parts.append("\n".join([head, *(f"{_key(key)} = {_value(value)}" for key, value in one.items())]))
+    return "\n\n".join(parts)
+
+
+def _key(name: str) -> str:
+    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _value(name)
+
+
+def _value(value: Any) -> str:
+    """A TOML value: JSON's notation, which TOML shares for text, whole numbers, lists and truth values."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

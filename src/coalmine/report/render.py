@@ -1,0 +1,67 @@
+"""Charts into SVG, PNG and PDF, without a browser and without a network."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError
+from coalmine.report.figures import Figure
+
+FORMATS = ("svg", "png", "pdf")
+_PIXELS = 2.0  # PNG pixels for one pixel of the specification: sharp on a dense screen and at 190 dots an inch in print
+
+
+def _spec(figure: Figure) -> dict[str, Any]:
+    found: dict[str, Any] = figure.chart.to_dict()
+    return found
+
+
+def svg(figure: Figure) -> str:
+    """The figure as an SVG document."""
+    text: str = vl_convert.vegalite_to_svg(_spec(figure))
+    return text
+
+
+def inline_svg(figure: Figure, *, suffix: str = "") -> str:
+    """The figure as an element for a page: names of its own for what it defines, a size that follows the column.
+
+    Several figures on one page must not share ids: a clip path of a hidden one would clip the others.
+    """
+    name = f"{figure.name}{suffix}"
+    text = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', svg(figure))
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    text = text.replace(' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
+    return re.sub(r"^<svg ", '<svg role="presentation" aria-hidden="true" focusable="false" ', text, count=1)
+
+
+def files(figures: list[Figure], folder: Path, *, formats: tuple[str, ...] = FORMATS) -> list[Path]:
+    """Write every figure in every format into a folder, which is made if it is not there."""
+    for one in formats:
+        _validate.choice("format", one, FORMATS)
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for figure in figures:
+            for kind in formats:
+                path = folder / f"{figure.name}.{kind}"
+                path.write_bytes(_bytes(figure, kind))
+                written.append(path)
+    except OSError as error:
+        raise InvalidInputError(f"figures = {str(folder)!r} cannot be written: {error.strerror}") from None
+    return written
+
+
+def _bytes(figure: Figure, kind: str) -> bytes:
+    if kind == "svg":
+        return svg(figure).encode()
+    if kind == "png":
+        picture: bytes = vl_convert.vegalite_to_png(_spec(figure), scale=_PIXELS)
+        return picture
+    document: bytes = vl_convert.vegalite_to_pdf(_spec(figure))
+    return document

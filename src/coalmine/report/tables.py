@@ -1,0 +1,120 @@
+"""A small table that prints as text, shows itself in a notebook, and hands out plain rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from typing import TYPE_CHECKING, Any
+
+from coalmine.records import Estimate, LowerBound
+from coalmine.report import words
+
+if TYPE_CHECKING:
+    from coalmine.results import AuditResult
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Columns and rows of text; ``records`` are the same rows as numbers, one dictionary each.
+
+    >>> print(Table(("name", "ε"), (("a", "1.00"),), ({"name": "a", "epsilon": 1.0},)))
+    name  ε
+    a     1.00
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    records: tuple[dict[str, Any], ...]
+
+    def __str__(self) -> str:
+        lines = [self.columns, *self.rows]
+        widths = [max(len(line[at]) for line in lines) for at in range(len(self.columns))]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.columns)
+        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def methods(result: AuditResult) -> Table:
+    """Every number that the evidence gave, by adversary and method: what was proved, and what is only an estimate."""
+    rows, records = [], []
+    for one in result.adversaries:
+        for found in (one.bound, *one.others):
+            proved = isinstance(found, LowerBound)
+            rows.append(
+                (
+                    one.label,
+                    words.method(found.method),
+                    words.epsilon(found),
+                    "proved" if isinstance(found, LowerBound) else "estimate, proves nothing",
+                    words.confidence(found.confidence) if isinstance(found, LowerBound) else _interval(found),
+                    words.down(found.ceiling) if isinstance(found, LowerBound) and found.ceiling is not None else "–",
+                    words.rule(found.threshold_rule) if isinstance(found, LowerBound) else "–",
+                    words.RELATIONS[found.relation],
+                    "; ".join(found.assumptions),
+                )
+            )
+            records.append(
+                {
+                    "adversary": one.label,
+                    "method": found.method,
+                    "kind": "lower_bound" if proved else "estimate",
+                    "epsilon": found.epsilon,
+                    "confidence": found.confidence if isinstance(found, LowerBound) else None,
+                    "ceiling": found.ceiling if isinstance(found, LowerBound) else None,
+                    "threshold_rule": found.threshold_rule if isinstance(found, LowerBound) else None,
+                    "relation": found.relation.value,
+                    "counts_for_verdict": found is one.bound,
+                }
+            )
+    columns = ("adversary", "method", "ε", "kind", "confidence", "ceiling", "threshold", "neighbours", "rests on")
+    return Table(columns, tuple(rows), tuple(records))
+
+
+def summary(result: AuditResult) -> Table:
+    """One row for each adversary, theory beside evidence."""
+    rows, records = [], []
+    for one in result.adversaries:
+        found = gaussian(one.others)
+        rows.append(
+            (
+                one.label,
+                one.view.value.replace("_", " "),
+                str(sum(one.bound.trials)),
+                words.epsilon(one.bound),
+                words.epsilon(found) if found else "–",
+                words.epsilon(result.heuristic) if result.heuristic else "–",
+                words.epsilon(result.guarantee),
+            )
+        )
+        records.append(
+            {
+                "adversary": one.label,
+                "view": one.view.value,
+                "trials": sum(one.bound.trials),
+                "proved": one.bound.epsilon,
+                "proved_if_gaussian": found.epsilon if found else None,
+                "heuristic": result.heuristic.epsilon if result.heuristic else None,
+                "guarantee": result.guarantee.epsilon,
+            }
+        )
+    columns = ("adversary", "sees", "trials", "proved", "if Gaussian", "heuristic", "guarantee")
+    return Table(columns, tuple(rows), tuple(records))
+
+
+def gaussian(others: tuple[LowerBound | Estimate, ...]) -> LowerBound | None:
+    """The bound under a Gaussian curve for one row added or removed, where there is one."""
+    fitting = (one for one in others if isinstance(one, LowerBound) and one.method == "gdp")
+    return next((one for one in fitting if one.relation.value == "add_remove"), None)
+
+
+def _interval(estimate: Estimate) -> str:
+    """The interval of an estimate in words."""
+    if estimate.interval is None:
+        return "–"
+    low, high = estimate.interval
+    sure = f" with {estimate.credibility:.0%} credibility" if estimate.credibility else ""
+    return f"{words.near(low)} to {words.near(high)}{sure}"

@@ -1,0 +1,229 @@
+"""An audit in plain sentences. What is promised is rounded up, what is proved is rounded down, so no rounding flatters."""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
+from typing import TYPE_CHECKING
+
+from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
+
+if TYPE_CHECKING:
+    from coalmine.results import AdversaryResult, AuditResult
+
+METHODS = {
+    "clopper_pearson": "Nothing assumed about the algorithm",
+    "gdp": "If the leak is Gaussian",
+    "dpsgd": "If it is DP-SGD and only its noise is unknown",
+    "anytime": "Nothing assumed, may be stopped at any time",
+}
+RULES = {
+    "sup": "the best threshold; its choice is paid for by simulating it",
+    "holdout": "part of the trials chose the threshold, the others are counted",
+    "bonferroni": "the level is shared among all thresholds",
+    "dkw": "all thresholds at once (Dvoretzky–Kiefer–Wolfowitz–Massart)",
+    "given": "fixed before the scores were seen",
+    "counts": "fixed before the trials were counted",
+}
+RELATIONS = {
+    Relation.ADD_REMOVE: "one row added or removed",
+    Relation.REPLACE: "one row replaced",
+}
+
+
+def down(value: float, digits: int = 2) -> str:
+    """A number rounded down: for what is proved to be at least so large.
+
+    >>> down(0.5199)
+    '0.51'
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def up(value: float, digits: int = 2) -> str:
+    """A number rounded up: for what is promised to be at most so large.
+
+    >>> up(3.991), up(float("inf"))
+    ('4.00', '∞')
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def near(value: float, digits: int = 2) -> str:
+    """A number rounded to the nearest: for what is a prediction or an estimate anyway.
+
+    >>> near(3.046)
+    '3.05'
+    """
+    return _rounded(value, digits, ROUND_HALF_EVEN)
+
+
+def _rounded(value: float, digits: int, how: str) -> str:
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=how))
+
+
+def share(text: str) -> str:
+    """A rounded percentage as it is printed; certainty is never claimed by rounding.
+
+    >>> share("100.0"), share("98.2")
+    ('more than 99.9%', '98.2%')
+    """
+    return "more than 99.9%" if text == "100.0" else f"{text}%"
+
+
+def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
+    """ε with the sign that fits its type: ≤ promised, ≥ proved, ≈ predicted or estimated.
+
+    >>> epsilon(Heuristic(epsilon=3.046, delta=1e-5, analysis="x", relation=Relation.ADD_REMOVE, assumptions=()))
+    'ε ≈ 3.05'
+    """
+    if isinstance(statement, Guarantee):
+        return f"ε ≤ {up(statement.epsilon)}" if statement.epsilon < math.inf else "ε unlimited"
+    if isinstance(statement, LowerBound):
+        return f"ε ≥ {down(statement.epsilon)}"
+    return f"ε ≈ {near(statement.epsilon)}"
+
+
+def confidence(value: float) -> str:
+    """A confidence in percent, rounded down.
+
+    >>> confidence(0.99), confidence(0.9966666)
+    ('99%', '99.66%')
+    """
+    # The tiny push undoes 1 − (1 − 0.99) = 0.98999…; it is far below the last digit that is printed.
+    return down(100.0 * value + 1e-9).rstrip("0").rstrip(".") + "%"
+
+
+def method(name: str) -> str:
+    """A method in words; a name that is not known stays as it is."""
+    first = name.split(",", maxsplit=1)[0]
+    return METHODS.get(first, name)
+
+
+def rule(name: str) -> str:
+    """A threshold rule in words; one that is not known stays as it is."""
+    return RULES.get(name.split("(", maxsplit=1)[0].split(":", maxsplit=1)[0], name)
+
+
+def relation(value: Relation, copies: int) -> str:
+    """How the two worlds differ.
+
+    >>> relation(Relation.ADD_REMOVE, 4)
+    '4 equal rows added or removed'
+    """
+    if copies == 1:
+        return RELATIONS[value]
+    return f"{copies} equal rows added or removed" if value is Relation.ADD_REMOVE else f"{copies} rows replaced"
+
+
+def trials(result: AuditResult) -> str:
+    """How many trials were played, of how many that were asked for."""
+    wanted = result.config.audit.trials
+    counts = sorted({sum(one.bound.trials) for one in result.adversaries})
+    if counts == [wanted]:
+        return f"{wanted} trainings for each adversary"
+    played = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return f"{played} of {wanted} trainings for each adversary"
+
+
+def claim(result: AuditResult) -> str:
+    """What was put to the test."""
+    claimed = result.config.audit.claim_epsilon
+    if claimed:
+        return f"the claim ε = {claimed:g}"
+    if math.isinf(result.guarantee.epsilon):
+        return "the guarantee, because there is none"
+    return f"the guarantee {epsilon(result.guarantee)}"
+
+
+def verdict(result: AuditResult) -> str:
+    """The verdict in one sentence."""
+    section, best = result.config.audit, result.strongest
+    proved = f"{best.label} proves {epsilon(best.bound)}"
+    sure = f"at {confidence(section.confidence)} confidence"
+    if result.verdict == "refuted":
+        return f"Refuted: {proved} {sure}, which contradicts {claim(result)} (δ = {section.delta:g})."
+    count = len(result.adversaries)
+    who = "the one adversary" if count == 1 else f"the strongest of {count} adversaries"
+    return (
+        f"Consistent: nothing here contradicts {claim(result)} (δ = {section.delta:g}); {who}, {best.label}, proves "
+        f"{epsilon(best.bound)} {sure}."
+    )
+
+
+def caveats(result: AuditResult) -> list[str]:
+    """What a reader must know before trusting the verdict."""
+    lines = []
+    if result.data_note:
+        lines.append(f"About the data: {result.data_note}")
+    wanted = result.config.audit.trials
+    short = [one for one in result.adversaries if sum(one.bound.trials) < wanted]
+    if short:
+        lines.append(
+            f"This run is not complete: {trials(result)}. What is proved holds for these trials, unless the moment of "
+            "this report was chosen because of how the scores looked."
+        )
+    missing = len(result.config.adversary) - len(result.adversaries)
+    if missing > 0:
+        lines.append(f"{missing} of {len(result.config.adversary)} adversaries have no trials yet and are not shown.")
+    if result.verdict != "refuted":
+        best = max(one.bound.ceiling or 0.0 for one in result.adversaries)
+        if best < result.claim:
+            lines.append(
+                f"With these trials even a perfect attack could prove no more than ε ≥ {down(best)}. A larger claim "
+                "cannot be refuted without more trials."
+            )
+        lines.append(
+            "Consistent does not mean proved safe: a stronger attack, or more trials, may prove a larger ε. Only the "
+            "guarantee limits what any attack can do."
+        )
+    failed = sum(one.failed for one in result.adversaries)
+    if failed:
+        lines.append(f"{failed} trainings did not end with finite numbers; they count with a score below all others.")
+    return lines
+
+
+def meaning(result: AuditResult) -> list[str]:
+    """What it means for one person in the data."""
+    belief, advantage, best = result.belief, result.advantage, result.strongest
+    delta = result.config.audit.delta
+    lines = [
+        "Imagine someone who knows everything about the training data except whether one person's row was in it, and "
+        "who starts undecided: 50 : 50."
+    ]
+    if result.guarantee.epsilon < math.inf:
+        sure = share(up(100 * belief["guarantee"], 1))
+        lines.append(
+            f"What is promised: after seeing the training's results, that someone is at most {sure} sure, except with "
+            f"a probability of about {delta:g}."
+        )
+        if "guarantee" in advantage:
+            right = share(up(50 + 50 * advantage["guarantee"], 1))
+            lines.append(
+                f"Guessing for everybody, they are right in at most {right} of cases; a coin is right in 50% (an advantage "
+                f"of at most {up(100 * advantage['guarantee'], 1)} percentage points over a coin)."
+            )
+    else:
+        lines.append("What is promised: nothing. Without noise there is no limit to how sure they may become.")
+    lines.append(
+        f"What was shown: becoming {share(down(100 * belief['evidence'], 1))} sure does happen for some results "
+        f"({best.label}, at {confidence(result.config.audit.confidence)} confidence)."
+        if best.bound.epsilon > 0.0
+        else "What was shown: none of the attacks proved that anyone can become surer than 50%."
+    )
+    return lines
+
+
+def adversary(one: AdversaryResult) -> str:
+    """Who attacked, what it saw, and in what the worlds differ."""
+    sees = {
+        "black_box": "sees only what the finished model answers",
+        "final_model": "sees the finished model",
+        "all_iterates": "sees the model after every step",
+    }.get(one.view.value, one.view.value)
+    return (
+        f"It {sees}. World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for one row "
+        f"added or removed. Trials: {one.bound.trials[0]} in world 0, {one.bound.trials[1]} in world 1."
+    )

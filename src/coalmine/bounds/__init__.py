@@ -1,1 +1,44 @@
-"""Placeholder."""
+"""What the evidence proves: lower bounds on ε that hold, from counts, independent scores, or one run.
+
+>>> from coalmine.records import Counts
+>>> counts = Counts(false_positives=2, negatives=1000, false_negatives=983, positives=1000)
+>>> round(lower_bound(counts, delta=1e-5, confidence=0.95).epsilon, 6)
+0.320015
+"""
+
+from coalmine.bounds.anytime import AnytimeAudit, anytime
+from coalmine.bounds.bayesian import bayesian
+from coalmine.bounds.dpsgd import DpSgdNoise
+from coalmine.bounds.families import EpsilonDelta, Gdp
+from coalmine.bounds.methods import ceiling, clopper_pearson, dpsgd, gdp, lower_bound
+from coalmine.bounds.one_run import Guesses, count_guesses, one_run
+from coalmine.bounds.one_run_fdp import one_run_fdp, refutes
+from coalmine.bounds.plan import Plan, plan
+from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Sup
+
+__all__ = [
+    "DKW",
+    "AnytimeAudit",
+    "Bonferroni",
+    "DpSgdNoise",
+    "EpsilonDelta",
+    "Gdp",
+    "Given",
+    "Guesses",
+    "HoldOut",
+    "Optimistic",
+    "Plan",
+    "Sup",
+    "anytime",
+    "bayesian",
+    "ceiling",
+    "clopper_pearson",
+    "count_guesses",
+    "dpsgd",
+    "gdp",
+    "lower_bound",
+    "one_run",
+    "one_run_fdp",
+    "plan",
+    "refutes",
+]

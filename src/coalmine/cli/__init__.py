@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import coalmine
-from coalmine.cli import account, adversaries, audit, calibrate, choose, counterexample, data, runs
+from coalmine.cli import account, adversaries, audit, bound, calibrate, choose, counterexample, data, plan, runs, study
 from coalmine.cli._output import as_option_names
 from coalmine.errors import CoalmineError
 
@@ -43,10 +43,13 @@ def _root(
 app.command("audit")(audit.audit)
 app.command("adversaries")(adversaries.adversaries)
 app.add_typer(runs.runs, name="runs")
+app.add_typer(study.study, name="study")
 app.command("account")(account.account)
+app.command("bound")(bound.bound)
 app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("counterexample")(counterexample.counterexample)
+app.command("plan")(plan.plan)
 app.add_typer(data.app)
 
 # Typer may bring its own copy of click, so its exception types are taken from Typer's public names.

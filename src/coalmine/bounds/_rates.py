@@ -1,0 +1,92 @@
+"""Upper confidence limits for error rates, and the error counts of a score at every threshold worth looking at."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special
+
+from coalmine.records import Scores
+
+_DENSE = 64
+_RATIO = 1.04
+
+
+def upper_limit(wrong: ArrayLike, total: int, level: float) -> NDArray[np.float64]:
+    """Clopper–Pearson upper limit: a rate larger than this gives so few errors with probability at most ``level``.
+
+    It is the (1 − level) quantile of Beta(wrong + 1, total − wrong), and 1 when every trial was wrong.
+
+    >>> round(float(upper_limit(0, 1000, 0.025)), 9)
+    0.003682084
+    """
+    k = np.asarray(wrong, dtype=np.float64)
+    with np.errstate(invalid="ignore"):
+        limit = special.betainccinv(k + 1.0, np.maximum(total - k, 0.5), level)
+    return np.where(k >= total, 1.0, limit)
+
+
+def dkw_width(total: int, level: float) -> float:
+    """Width of the one-sided band around an empirical distribution function: √(ln(1/level)/(2n)).
+
+    Dvoretzky–Kiefer–Wolfowitz with Massart's constant 1; the one-sided form needs level ≤ 1/2.
+    """
+    return math.sqrt(math.log(1.0 / level) / (2.0 * total))
+
+
+@functools.lru_cache(maxsize=64)
+def lattice(total: int) -> NDArray[np.int64]:
+    """Counts 0 … total, thinned where they are plenty: all within 64 of either end, then in steps of 4 %.
+
+    It depends on ``total`` alone, so it is fixed before any score is seen.
+    """
+    half = total // 2 + 1
+    steps = [float(_DENSE)]
+    while steps[-1] < half:
+        steps.append(steps[-1] * _RATIO)
+    near = np.concatenate([np.arange(_DENSE), np.ceil(np.asarray(steps))]).astype(np.int64)
+    near = near[near <= half]
+    both = np.unique(np.concatenate([near, total - near, [0, total]]))
+    return both[(both >= 0) & (both <= total)]
+
+
+@functools.lru_cache(maxsize=256)
+def lattice_limits(total: int, level: float) -> NDArray[np.float64]:
+    """:func:`upper_limit` at every count of :func:`lattice`."""
+    return upper_limit(lattice(total), total, level)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Errors:
+    """Error counts of the tests "score > threshold", one for each lattice count of false positives.
+
+    ``positions[i]`` is the lattice count; the threshold is the smallest at which no more than that many world-0
+    scores lie above it. ``false_positives[i]`` is smaller than ``positions[i]`` where scores are tied.
+    """
+
+    positions: NDArray[np.int64]
+    thresholds: NDArray[np.float64]
+    false_positives: NDArray[np.int64]
+    false_negatives: NDArray[np.int64]
+
+
+def errors_by_position(scores: Scores) -> Errors:
+    """The errors at every lattice position, by one sort of each world and two binary searches; ties are exact.
+
+    For a position i the threshold is the (n0 − i)-th smallest world-0 score: every other threshold with as many
+    false positives is larger and has at least as many false negatives. Position n0 is the threshold −∞.
+    """
+    zero, one = np.sort(scores.world0), np.sort(scores.world1)
+    positions = lattice(zero.size)
+    inner = positions[positions < zero.size]
+    thresholds = np.append(zero[zero.size - 1 - inner], -np.inf)
+    return Errors(
+        positions=positions,
+        thresholds=thresholds,
+        false_positives=zero.size - np.searchsorted(zero, thresholds, side="right"),
+        false_negatives=np.searchsorted(one, thresholds, side="right"),
+    )

@@ -1,0 +1,183 @@
+"""A bound that may be watched as trials arrive, and the audit stopped at any moment, at no cost in confidence.
+
+For each of the two error rates a confidence sequence: an upper limit that holds at all times at once. For a rate p
+take the bets M(p) = ∫_{q<p} (q/p)^k ((1 − q)/(1 − p))^{n−k} dπ(q)/π(0, p) with the Beta(½, ½) prior π cut at p. If the
+true rate is at least p, M is a non-negative supermartingale that starts at 1, so by Ville's inequality it ever reaches
+1/level with probability at most level. The limit is the largest p with M(p) < 1/level.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from scipy import special
+
+from coalmine import _validate
+from coalmine.bounds.families import Family
+from coalmine.bounds.methods import make_family
+from coalmine.errors import InvalidInputError
+from coalmine.records import Counts, LowerBound, Relation
+
+_ASSUMPTIONS = (
+    "the trials are independent of each other, and those of one world are alike in distribution",
+    "the threshold was fixed before the first trial; the audit may be stopped at any moment for any reason",
+)
+
+
+def _log_bets(p: float, wrong: int, total: int) -> float:
+    """log M(p), in logarithms throughout."""
+    a, b = wrong + 0.5, total - wrong + 0.5
+    reached = special.betainc(a, b, p)
+    log_reached = math.log(reached) if reached > 1e-290 else _log_betainc(a, b, p)
+    prior = math.log(2.0 / math.pi * math.asin(math.sqrt(p)))
+    return float(
+        log_reached
+        + special.betaln(a, b)
+        - prior
+        - special.betaln(0.5, 0.5)
+        - special.xlogy(wrong, p)
+        - special.xlog1py(total - wrong, -p)
+    )
+
+
+def _log_betainc(a: float, b: float, p: float) -> float:
+    """log of the incomplete beta function far in its lower tail, by the first terms of its series, from below."""
+    term, total = 1.0, 1.0
+    for n in range(200):
+        term *= (a + b + n) * p / (a + 1.0 + n)
+        total += term
+    return float(a * math.log(p) + b * math.log1p(-p) - math.log(a) - special.betaln(a, b) + math.log(total))
+
+
+@functools.lru_cache(maxsize=65536)
+def anytime_limit(wrong: int, total: int, *, level: float) -> float:
+    """Upper limit for a rate that holds after every number of trials at once, with probability 1 − level.
+
+    >>> round(anytime_limit(0, 1000, level=0.025), 4)
+    0.0046
+    """
+    total = _validate.integer("total", total, at_least=0)
+    wrong = _validate.integer("wrong", wrong, at_least=0, at_most=total)
+    target = -math.log(_validate.open_unit("level", level))
+    if wrong == total:
+        return 1.0
+    # From the top: the last p that is not refuted. A grid in the odds finds the stretch, bisection the end.
+    odds = np.linspace(40.0, special.logit((wrong + 0.25) / (total + 0.5)), 400)
+    grid = special.expit(odds)
+    high = 1.0
+    for p in grid[grid < 1.0]:
+        if _log_bets(float(p), wrong, total) < target:
+            low = float(p)
+            break
+        high = float(p)
+    else:
+        return float(grid[-1])
+    while high - low > 1e-13 * high:
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            break
+        if _log_bets(middle, wrong, total) < target:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+class AnytimeAudit:
+    """Counts that grow, and the bound they prove so far; stop when you like.
+
+    >>> audit = AnytimeAudit(delta=1e-5, confidence=0.95)
+    >>> audit.add(world=0, trials=500, wrong=5)
+    >>> audit.add(world=1, trials=500, wrong=200)
+    >>> round(audit.bound().epsilon, 2)
+    2.83
+    """
+
+    def __init__(
+        self,
+        *,
+        delta: float,
+        confidence: float,
+        method: str = "clopper_pearson",
+        copies: int = 1,
+        relation: Relation = Relation.ADD_REMOVE,
+    ) -> None:
+        _validate.choice("method", method, ("clopper_pearson", "gdp"))
+        self._family: Family = make_family(method, delta=delta, copies=copies)
+        self._confidence = _validate.open_unit("confidence", confidence)
+        self._relation = Relation.parse(relation)
+        self._trials = [0, 0]
+        self._wrong = [0, 0]
+        self._limits = [1.0, 1.0]
+
+    def add(self, *, world: int, trials: int, wrong: int) -> None:
+        """``trials`` more in ``world`` (0 or 1), of which ``wrong`` were taken for the other world."""
+        if world not in (0, 1) or isinstance(world, bool):
+            raise _validate.reject("world", world, "0 or 1")
+        more = _validate.integer("trials", trials, at_least=1)
+        wrong = _validate.integer("wrong", wrong, at_least=0, at_most=more)
+        self._trials[world] += more
+        self._wrong[world] += wrong
+        limit = anytime_limit(self._wrong[world], self._trials[world], level=(1.0 - self._confidence) / 2.0)
+        # The limit holds at all times at once, so the smallest so far holds too.
+        self._limits[world] = min(self._limits[world], limit)
+
+    def bound(self) -> LowerBound:
+        """What the trials so far prove."""
+        if min(self._trials) == 0:
+            raise InvalidInputError(
+                f"trials = {tuple(self._trials)} is not allowed: expected at least one in each world"
+            )
+        theta = self._family.most_refuted(np.array(self._limits[:1]), np.array(self._limits[1:]))
+        return _record(
+            self._family, theta, self._trials, self._wrong, confidence=self._confidence, relation=self._relation
+        )
+
+
+def anytime(
+    counts: Counts,
+    *,
+    delta: float,
+    confidence: float,
+    method: str = "clopper_pearson",
+    copies: int = 1,
+    relation: Relation = Relation.ADD_REMOVE,
+) -> LowerBound:
+    """The bound from the counts at one moment of an audit that is watched, and may stop, at any time.
+
+    Confidence sequences at (1 − confidence)/2 for each rate (Ville 1939; Robbins 1970) in place of Clopper–Pearson.
+
+    >>> counts = Counts(false_positives=5, negatives=500, false_negatives=200, positives=500)
+    >>> round(anytime(counts, delta=1e-5, confidence=0.95).epsilon, 2)
+    2.83
+    """
+    _validate.instance("evidence", counts, Counts)
+    audit = AnytimeAudit(delta=delta, confidence=confidence, method=method, copies=copies, relation=relation)
+    audit.add(world=0, trials=counts.negatives, wrong=counts.false_positives)
+    audit.add(world=1, trials=counts.positives, wrong=counts.false_negatives)
+    return audit.bound()
+
+
+def _record(
+    family: Family, theta: float, trials: list[int], wrong: list[int], *, confidence: float, relation: Relation
+) -> LowerBound:
+    """The record, with the ceiling of as many trials without error."""
+    limits = [np.array([anytime_limit(0, n, level=(1.0 - confidence) / 2.0)]) for n in trials]
+    best = family.most_refuted(limits[0], limits[1])
+    counts = Counts(false_positives=wrong[0], negatives=trials[0], false_negatives=wrong[1], positives=trials[1])
+    return LowerBound(
+        epsilon=family.epsilon(theta) if theta > 0.0 else 0.0,
+        delta=family.delta,
+        confidence=confidence,
+        method="anytime" if family.method == "clopper_pearson" else f"anytime {family.method}",
+        threshold_rule="counts",
+        trials=(trials[0], trials[1]),
+        relation=relation,
+        copies=family.copies,
+        assumptions=(*_ASSUMPTIONS, *family.assumptions),
+        counts=counts,
+        ceiling=family.epsilon(best) if best > 0.0 else 0.0,
+        details=dict(family.details(theta)),
+    )

@@ -1,0 +1,250 @@
+"""The bound that knows the algorithm: DP-SGD with known sampling rate and steps, unknown noise.
+
+The method of the audits in last-iterate-2024 and of Nasr et al. 2023, "Tight auditing of differentially private machine
+learning": for every noise multiplier σ the trade-off curve f_σ of DP-SGD at (q, T) is known; two rate limits (α, β)
+refute σ when β < f_σ(α); the smallest σ on a fine grid among the refuted gives ε at δ.
+
+Every rounding is to the safe side. f_σ is built from a privacy profile with δ never too small, so f_σ is never too
+high and nothing is refuted that should not be; of two neighbouring grid values the refuted one is reported; and because
+the accountant rounds ε up, ε is taken one grid step further on the side of more noise, which costs about 0.2 % and is
+several times the accountant's error (a test holds the two against each other).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from coalmine import _validate
+from coalmine.curves import TradeOff
+from coalmine.errors import UnsupportedError
+from coalmine.records import DpSgd, Relation, Sampling
+
+Array = NDArray[np.float64]
+
+ANALYSES = ("standard", "last_iterate")
+_OCTAVE = 512
+_LARGEST_SIGMA = 2.0**12
+_SMALLEST_SIGMA = 2.0**-6
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupCurve:
+    """f_k = 1 − (1 − f)∘…∘(1 − f), k times: worlds that differ in k rows (Dong, Roth and Su 2019, Theorem 2)."""
+
+    single: TradeOff
+    copies: int
+
+    def __call__(self, alpha: object, /) -> Array:
+        """The smallest false-negative rate at false-positive rate ``alpha``."""
+        power = np.asarray(alpha, dtype=np.float64)
+        for _ in range(self.copies):
+            power = 1.0 - self.single(power)
+        return np.asarray(1.0 - power)
+
+
+@functools.lru_cache(maxsize=512)
+def _curve(mechanism: DpSgd, analysis: str) -> TradeOff:
+    """f_σ of one row, never too high."""
+    if analysis == "last_iterate":
+        from coalmine.accounting import last_iterate
+
+        return last_iterate.profile(mechanism).curve()
+    from coalmine.accounting.quick_profile import quick_profile
+
+    return quick_profile(mechanism).curve()
+
+
+@functools.lru_cache(maxsize=512)
+def _epsilon(mechanism: DpSgd, analysis: str, delta: float) -> float:
+    """ε(δ) of one row, never too large."""
+    if analysis == "last_iterate":
+        from coalmine.accounting import last_iterate
+
+        return last_iterate.epsilon(mechanism, delta=delta).epsilon
+    from coalmine.accounting import standard
+
+    # One grid step more noise outweighs what the accountant rounds up.
+    return standard.epsilon(
+        mechanism.with_noise(mechanism.noise_multiplier * 2.0 ** (1.0 / _OCTAVE)), delta=delta
+    ).epsilon
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DpSgdNoise:
+    """DP-SGD at a known sampling rate and number of steps: θ counts steps in 1/σ, ``octave`` of them to a doubling.
+
+    ``analysis`` is "standard" (the adversary sees every iterate) or "last_iterate" (Theorem 1 of last-iterate-2024:
+    only the last one, linear losses).
+    """
+
+    sample_rate: float
+    steps: int
+    delta: float
+    copies: int = 1
+    analysis: str = "standard"
+    sampling: Sampling = Sampling.POISSON
+    relation: Relation = Relation.ADD_REMOVE
+    octave: int = _OCTAVE
+    method: str = dataclasses.field(default="dpsgd", init=False)
+    inner_level: float = dataclasses.field(default=0.01, init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
+        object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+        _validate.choice("family", self.analysis, ANALYSES)
+        probe = self.mechanism(1.0)  # checks the rest
+        if probe.sampling is Sampling.SHUFFLE:
+            raise UnsupportedError(
+                "sampling = 'shuffle' has no known trade-off curve: expected 'poisson' or 'full', or the method "
+                "clopper_pearson"
+            )
+        object.__setattr__(self, "sampling", probe.sampling)
+        object.__setattr__(self, "relation", probe.relation)
+        if self.sample_rate == 0.0:
+            raise _validate.reject("sample_rate", self.sample_rate, "a number above 0 and at most 1")
+
+    def mechanism(self, sigma: float) -> DpSgd:
+        """The member with noise multiplier ``sigma``."""
+        return DpSgd(
+            sample_rate=self.sample_rate,
+            noise_multiplier=sigma,
+            steps=self.steps,
+            sampling=self.sampling,
+            relation=self.relation,
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """That it is this DP-SGD."""
+        seen = (
+            "the adversary may see every iterate"
+            if self.analysis == "standard"
+            else "the adversary sees the last iterate alone and the losses are linear (Theorem 1 of last-iterate-2024)"
+        )
+        words = [
+            f"the mechanism is DP-SGD with sampling rate {self.sample_rate:g}, {self.steps} steps and "
+            f"{self.sampling.value} sampling; only its noise is unknown",
+            seen,
+        ]
+        if self.copies > 1:
+            words.append(f"the worlds differ in {self.copies} rows; ε is per row, by group privacy")
+        return tuple(words)
+
+    def sigma(self, theta: float) -> float:
+        """σ of the grid value θ = 1, 2, …: from 4096 down."""
+        return float(_LARGEST_SIGMA * 2.0 ** (-(theta - 1.0) / self.octave))
+
+    @property
+    def size(self) -> int:
+        """How many noise multipliers the grid has."""
+        return round(math.log2(_LARGEST_SIGMA / _SMALLEST_SIGMA) * self.octave) + 1
+
+    def curve(self, theta: float) -> TradeOff:
+        """f_σ for k rows; θ = 0 is the mechanism that leaks nothing."""
+        if theta <= 0.0:
+            return lambda alpha: 1.0 - np.asarray(alpha, dtype=np.float64)
+        single = _curve(self.mechanism(self.sigma(theta)), self.analysis)
+        return single if self.copies == 1 else GroupCurve(single, self.copies)
+
+    def critical(self, alpha: Array, beta: Array) -> Array:
+        """The largest refuted grid value for each pair on its own."""
+        pairs = np.broadcast(alpha, beta)
+        values = [self.most_refuted(np.array([a]), np.array([b])) for a, b in pairs]
+        return np.array(values).reshape(pairs.shape)
+
+    def most_refuted(self, alpha: Array, beta: Array) -> float:
+        """The largest θ refuted by at least one pair; pairs that do not refute a θ are dropped above it."""
+        a, b = np.atleast_1d(alpha), np.atleast_1d(beta)
+        start = self._near(float(np.max(self.statistic(a, b))))
+
+        def refuted(theta: int) -> bool:
+            nonlocal a, b
+            keep = b < self.curve(theta)(a)
+            if not np.any(keep):
+                return False
+            a, b = a[keep], b[keep]
+            return True
+
+        return float(_largest(refuted, start, self.size))
+
+    def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
+        """See :class:`~coalmine.bounds.families.Family`: bisection that drops all that is decided.
+
+        A row's minimum is below θ when one of its pairs does not refute θ. With more than ``rank`` such rows the
+        answer is below θ and the pairs that refute θ drop out; otherwise it is at least θ and those rows do.
+        """
+        start = self._near(float(np.partition(self.statistic(alpha, beta).min(axis=1), rank)[rank]))
+        rows = np.broadcast_to(np.arange(alpha.shape[0])[:, None], alpha.shape).ravel()
+        a, b = alpha.ravel(), beta.ravel()
+        decided = 0
+
+        def at_least(theta: int) -> bool:
+            nonlocal rows, a, b, decided
+            below = ~(b < self.curve(theta)(a))
+            low_rows = np.unique(rows[below])
+            if decided + low_rows.size > rank:
+                rows, a, b = rows[below], a[below], b[below]
+                return False
+            decided += low_rows.size
+            keep = ~np.isin(rows, low_rows)
+            rows, a, b = rows[keep], a[keep], b[keep]
+            return True
+
+        return float(_largest(at_least, start, self.size))
+
+    def _near(self, mu: float) -> int:
+        """The grid value whose curve is near that of N(0, 1) against N(μ, 1): where a search may start."""
+        if not 0.0 < mu < 1e6:
+            return 1 if not mu > 0.0 else self.size
+        single = mu / self.copies
+        if self.analysis == "last_iterate":
+            sigma = self.sample_rate * math.sqrt(self.steps) / single
+        else:
+            sigma = 1.0 / math.sqrt(math.log1p(single**2 / (self.sample_rate**2 * self.steps)))
+        return round(math.log2(_LARGEST_SIGMA / sigma) * self.octave) + 1
+
+    def statistic(self, alpha: Array, beta: Array) -> Array:
+        """Φ⁻¹(1 − α) − Φ⁻¹(β), as in the Gaussian family."""
+        return np.asarray(-special.ndtri(alpha) - special.ndtri(beta))
+
+    def epsilon(self, theta: float) -> float:
+        """ε at δ of DP-SGD with that σ, never rounded up."""
+        return 0.0 if theta <= 0.0 else _epsilon(self.mechanism(self.sigma(theta)), self.analysis, self.delta)
+
+    def coarse(self) -> DpSgdNoise:
+        """The same family on a coarse grid, for a ceiling that needs no third digit."""
+        return dataclasses.replace(self, octave=16)
+
+    def details(self, theta: float) -> dict[str, float]:
+        """σ, infinite when nothing was refuted."""
+        return {"noise_multiplier": self.sigma(theta) if theta > 0.0 else math.inf}
+
+
+def _largest(holds: Callable[[int], bool], start: int, top: int) -> int:
+    """The largest grid value in 0 … top that holds, when the answer changes once from yes to no (0 when none does).
+
+    The search starts where the answer is likely to be, because a curve can take a second to build. After a yes only
+    larger values are asked, after a no only smaller ones.
+    """
+    if not holds(0):
+        return 0
+    low, high, step = 0, top + 1, 8
+    probe = min(max(start, 1), top)
+    while high - low > 1:
+        if holds(probe):
+            low = probe
+            probe = low + step if high > top else (low + high) // 2
+        else:
+            high = probe
+            probe = high - step if low == 0 else (low + high) // 2
+        step *= 4
+        if not low < probe < high:
+            probe = (low + high) // 2
+    return low

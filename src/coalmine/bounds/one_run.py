@@ -1,0 +1,223 @@
+"""Bounds from one training with many canaries, each included by its own fair coin.
+
+The scores of one run depend on each other, so methods for independent trials do not apply to them. What is counted
+here are guesses: "included" for the ``guess_in`` canaries with the highest scores, "not included" for the
+``guess_out`` lowest, no guess for the rest. Both numbers are fixed beforehand, or several pairs are tried and the
+level is shared among them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import special
+
+from coalmine import _validate
+from coalmine.curves import smallest_true
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.records import Counts, LowerBound, OneRunScores, Relation, Scores
+
+COINS = "every canary was included by its own fair coin, and the guesses use nothing else that depends on the coins"
+FIXED = "the numbers of guesses were fixed before the scores were seen"
+PAID = "the level is shared among the pairs of guess numbers that were tried"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Guesses:
+    """How many of ``canaries`` coins were guessed and how many guesses were right.
+
+    >>> Guesses(canaries=1000, guesses=300, correct=250).correct
+    250
+    """
+
+    canaries: int
+    guesses: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        m = _validate.integer("canaries", self.canaries, at_least=1)
+        r = _validate.integer("guesses", self.guesses, at_least=1)
+        v = _validate.integer("correct", self.correct, at_least=0)
+        if r > m:
+            raise InvalidInputError(f"guesses = {r} is not allowed: expected at most canaries = {m}")
+        if v > r:
+            raise InvalidInputError(f"correct = {v} is not allowed: expected at most guesses = {r}")
+
+
+def count_guesses(scores: OneRunScores, *, guess_in: int, guess_out: int, seed: int = 0) -> Guesses:
+    """Guess IN for the ``guess_in`` highest and OUT for the ``guess_out`` lowest scores; count the right ones.
+
+    Tied scores are ordered by a random order of the canaries that is fixed by ``seed`` alone, so the order cannot
+    depend on which canaries were included.
+
+    >>> count_guesses(OneRunScores([1, 0, 1, 0], [3.0, 2.0, 1.0, 0.0]), guess_in=1, guess_out=1)
+    Guesses(canaries=4, guesses=2, correct=2)
+    """
+    _refuse_independent(scores)
+    m = scores.score.size
+    high = _validate.integer("guess_in", guess_in, at_least=0)
+    low = _validate.integer("guess_out", guess_out, at_least=0)
+    seed = _validate.integer("seed", seed, at_least=0)
+    if not 1 <= high + low <= m:
+        raise InvalidInputError(
+            f"guess_in = {high} and guess_out = {low} are not allowed together: expected 1 to {m} guesses, "
+            "as many as there are canaries at most"
+        )
+    shuffled = np.random.default_rng([0x71E5, seed]).permutation(m)
+    order = shuffled[np.argsort(scores.score[shuffled], kind="stable")]
+    correct = int(np.sum(~scores.included[order[:low]])) + int(np.sum(scores.included[order[m - high :]]))
+    return Guesses(canaries=m, guesses=high + low, correct=correct)
+
+
+def _refuse_independent(evidence: object) -> None:
+    """Scores or counts of independent trials are not one run."""
+    if isinstance(evidence, (Scores, Counts)):
+        raise UnsupportedError(
+            "evidence is not allowed: independent trials are not one run with many canaries; "
+            "use clopper_pearson, gdp or dpsgd"
+        )
+    _validate.instance("evidence", evidence, OneRunScores)
+
+
+def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
+    """The chance of so many right guesses about an (ε, δ)-DP training is at most this: Steinke et al. 2023, Theorem 5.2.
+
+    With B ~ Binomial(r, 1/(1 + e^−ε)): P[B ≥ v] + 2mδ·max_{1≤i≤v} P[v − i ≤ B < v]/i, at most 1.
+
+    >>> round(p_value(Guesses(canaries=1000, guesses=300, correct=250), epsilon=1.347004, delta=1e-5), 6)
+    0.05
+    """
+    _validate.instance("guesses", guesses, Guesses)
+    epsilon = _validate.non_negative("epsilon", epsilon)
+    delta = _validate.half_open_unit("delta", delta)
+    r, v = guesses.guesses, guesses.correct
+    right = float(special.expit(epsilon))
+    tail = float(special.bdtrc(v - 1, r, right)) if v > 0 else 1.0
+    if delta == 0.0 or v == 0:
+        return min(1.0, tail)
+    # P[v − i ≤ B < v] for i = 1 … v, from the largest value down: sums of positive terms, so small values keep digits.
+    values = np.arange(v - 1, -1, -1)
+    log_pmf = (
+        special.gammaln(r + 1.0)
+        - special.gammaln(values + 1.0)
+        - special.gammaln(r - values + 1.0)
+        + special.xlogy(values, right)
+        - (r - values) * (epsilon + math.log1p(math.exp(-epsilon)))
+    )
+    windows = np.cumsum(np.exp(log_pmf)) / np.arange(1, v + 1)
+    return min(1.0, tail + 2.0 * guesses.canaries * delta * float(np.max(windows)))
+
+
+def one_run_epsilon(guesses: Guesses, *, delta: float, level: float) -> float:
+    """The smallest ε whose p-value is above ``level``: the scan goes upwards, so no rejected ε is skipped over.
+
+    Every ε below the truth is false and every ε from the truth on is true, so a bound above the truth needs the
+    truth itself to be rejected, whatever the shape of the p-value.
+    """
+
+    def survives(epsilon: float) -> bool:
+        return p_value(guesses, epsilon=epsilon, delta=delta) > level
+
+    if survives(0.0):
+        return 0.0
+    low, step = 0.0, 1.0 / 16.0
+    while not survives(low + step):
+        low += step
+        if low > 700.0:
+            return math.inf
+    return math.nextafter(smallest_true(survives, low, low + step, relative=1e-12), 0.0)
+
+
+def choose_guesses(
+    evidence: Guesses | OneRunScores, tried: Sequence[tuple[int, int]] | None, *, seed: int
+) -> list[tuple[Guesses, str]]:
+    """The guesses to test, with a word on where each comes from. Without ``tried``, every canary is guessed."""
+    if isinstance(evidence, Guesses):
+        if tried is not None:
+            raise InvalidInputError(
+                "guess_numbers is not allowed with counted guesses: they are part of what was counted"
+            )
+        return [(evidence, "counts")]
+    _refuse_independent(evidence)
+    m = evidence.score.size
+    pairs = [(m - m // 2, m // 2)] if tried is None else list(tried)
+    if not pairs or any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
+        raise _validate.reject("guess_numbers", tried, "pairs (highest guessed IN, lowest guessed OUT)")
+    if len({tuple(pair) for pair in pairs}) != len(pairs):
+        raise _validate.reject("guess_numbers", tried, "every pair once")
+    return [
+        (count_guesses(evidence, guess_in=high, guess_out=low, seed=seed), f"in:{high},out:{low}")
+        for high, low in pairs
+    ]
+
+
+def one_run(
+    evidence: Guesses | OneRunScores,
+    *,
+    delta: float,
+    confidence: float,
+    guess_numbers: Sequence[tuple[int, int]] | None = None,
+    relation: Relation = Relation.ADD_REMOVE,
+    seed: int = 0,
+) -> LowerBound:
+    """The one-run bound of Steinke, Nasr and Jagielski 2023 (Theorem 5.2); assumes nothing about the mechanism.
+
+    ``guess_numbers`` are pairs (IN, OUT); the level is divided by how many there are. Without it every canary is
+    guessed: the upper half IN, the lower half OUT.
+
+    >>> round(one_run(Guesses(canaries=1000, guesses=1000, correct=600), delta=1e-5, confidence=0.95).epsilon, 6)
+    0.297227
+    """
+    delta = _validate.half_open_unit("delta", delta)
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    tested = choose_guesses(evidence, guess_numbers, seed=seed)
+    share = level / len(tested)
+    bounds = [one_run_epsilon(guesses, delta=delta, level=share) for guesses, _ in tested]
+    best = int(np.argmax(bounds))
+    perfect = [dataclasses.replace(guesses, correct=guesses.guesses) for guesses, _ in tested]
+    return one_run_record(
+        "one_run",
+        epsilon=bounds[best],
+        delta=delta,
+        confidence=confidence,
+        tested=tested,
+        best=best,
+        relation=relation,
+        ceiling=max(one_run_epsilon(guesses, delta=delta, level=share) for guesses in perfect),
+        assumptions=(),
+        details={"p_value_at_0": p_value(tested[best][0], epsilon=0.0, delta=delta)},
+    )
+
+
+def one_run_record(
+    method: str,
+    *,
+    epsilon: float,
+    delta: float,
+    confidence: float,
+    tested: list[tuple[Guesses, str]],
+    best: int,
+    relation: Relation,
+    ceiling: float,
+    assumptions: tuple[str, ...],
+    details: dict[str, float],
+) -> LowerBound:
+    """The record of a one-run bound."""
+    guesses, words = tested[best]
+    rule = words if len(tested) == 1 else f"bonferroni({len(tested)} pairs), best {words}"
+    return LowerBound(
+        epsilon=epsilon,
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        threshold_rule=rule,
+        trials=(guesses.canaries, guesses.guesses),
+        relation=Relation.parse(relation),
+        copies=1,
+        assumptions=(COINS, FIXED if len(tested) == 1 else PAID, *assumptions),
+        ceiling=ceiling,
+        details={**dataclasses.asdict(guesses), **details},
+    )

@@ -1,0 +1,141 @@
+"""The one-run bound for any trade-off curve: Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-DP in one run".
+
+For a training whose trade-off curve is at least f, so many right guesses have a chance below the level only if a
+recursion over the possible counts stays under a limit; if it does not, f is refuted. The outputs may depend on each
+other in any way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from coalmine import _validate
+from coalmine.bounds.one_run import Guesses, choose_guesses, one_run_record
+from coalmine.curves import TradeOff, gaussian_epsilon
+from coalmine.records import LowerBound, OneRunScores, Relation
+
+Array = NDArray[np.float64]
+
+FAMILIES = ("gdp", "epsilon_delta")
+_PER_ROUND = 33
+
+
+def refutes(guesses: Guesses, curve: TradeOff, *, level: float) -> bool:
+    """Whether the guesses refute the trade-off curve at ``level``.
+
+    r_v = level·v/m, h_v = level·(r − v)/m; for i = v − 1 … 0: h_i = max(h_{i+1}, f(1 − r_{i+1})) and
+    r_i = r_{i+1} + i/(r − i)·(h_i − h_{i+1}); refuted when r_0 + h_0 > r/m, for r guesses of which v are right among m
+    canaries. f(1 − x) is the smallest false-positive rate at which the power x can be reached.
+
+    >>> from coalmine.curves import GaussianCurve
+    >>> guesses = Guesses(canaries=1000, guesses=1000, correct=700)
+    >>> refutes(guesses, GaussianCurve(mu=0.5), level=0.05), refutes(guesses, GaussianCurve(mu=2.0), level=0.05)
+    (True, False)
+    """
+    _validate.instance("guesses", guesses, Guesses)
+    level = _validate.open_unit("level", level)
+    return bool(_refuted(guesses, level, lambda x: np.atleast_1d(curve(1.0 - x)), 1)[0])
+
+
+def _refuted(guesses: Guesses, level: float, inverse: Callable[[Array], Array], width: int) -> NDArray[np.bool_]:
+    """The recursion for ``width`` curves at once; ``inverse(x)`` is f(1 − x) of each."""
+    m, r, v = guesses.canaries, guesses.guesses, guesses.correct
+    right = np.full(width, level * v / m)
+    wrong = np.full(width, level * (r - v) / m)
+    for i in range(v - 1, -1, -1):
+        grown = np.maximum(wrong, inverse(np.minimum(right, 1.0)))
+        right = right + i / (r - i) * (grown - wrong)
+        wrong = grown
+        if i % 64 == 0 and np.all(right + wrong > r / m):
+            break
+    # Rounding in a long sum must not refute: ask for a little more than the limit.
+    return np.asarray(right + wrong > r / m * (1.0 + 1e-9))
+
+
+class _Inverse:
+    """f_θ(1 − x) for a whole vector of θ at once: the smallest false-positive rate with power x."""
+
+    def __init__(self, family: str, delta: float, thetas: Array) -> None:
+        self._gdp, self._delta, self._thetas = family == "gdp", delta, thetas
+
+    def __call__(self, x: Array) -> Array:
+        if self._gdp:
+            return np.asarray(special.ndtr(special.ndtri(x) - self._thetas))
+        steep = x - self._delta
+        return np.maximum(
+            0.0, np.maximum(np.exp(-self._thetas) * steep, 1.0 - self._delta - np.exp(self._thetas) * (1.0 - x))
+        )
+
+
+def _largest_refuted(guesses: Guesses, *, family: str, delta: float, level: float) -> float:
+    """The largest θ of the family that is refuted, by rounds of 33 at once; what is returned was itself refuted."""
+
+    def refuted(thetas: Array) -> NDArray[np.bool_]:
+        return _refuted(guesses, level, _Inverse(family, delta, thetas), thetas.size)
+
+    grid = np.concatenate([[0.0], 2.0 ** np.arange(-10.0, 8.0)])
+    low = 0.0
+    for _ in range(6):
+        answers = refuted(grid)
+        if not answers[0]:
+            return low
+        last = int(np.argmin(answers)) - 1 if not np.all(answers) else grid.size - 1
+        low = float(grid[last])
+        if last == grid.size - 1 or grid[last + 1] - low <= 1e-9 * low:
+            return low
+        grid = np.linspace(low, float(grid[last + 1]), _PER_ROUND)
+    return low
+
+
+def one_run_fdp(
+    evidence: Guesses | OneRunScores,
+    *,
+    delta: float,
+    confidence: float,
+    family: str = "gdp",
+    guess_numbers: Sequence[tuple[int, int]] | None = None,
+    relation: Relation = Relation.ADD_REMOVE,
+    seed: int = 0,
+) -> LowerBound:
+    """The one-run bound of Mahloujifar, Melis and Chaudhuri 2024, in the family "gdp" or "epsilon_delta".
+
+    The largest μ (or ε at this δ) whose curve is refuted; μ is turned into ε at δ. ``guess_numbers`` as in
+    :func:`~coalmine.bounds.one_run.one_run`.
+
+    >>> found = one_run_fdp(Guesses(canaries=1000, guesses=1000, correct=700), delta=1e-5, confidence=0.95)
+    >>> round(found.epsilon, 3)
+    1.372
+    """
+    family = _validate.choice("family", family, FAMILIES)
+    delta = _validate.open_unit("delta", delta) if family == "gdp" else _validate.half_open_unit("delta", delta)
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    tested = choose_guesses(evidence, guess_numbers, seed=seed)
+    share = level / len(tested)
+
+    def theta(guesses: Guesses) -> float:
+        return _largest_refuted(guesses, family=family, delta=delta, level=share)
+
+    def epsilon(value: float) -> float:
+        return gaussian_epsilon(value, delta=delta) if family == "gdp" and value > 0.0 else value
+
+    thetas = [theta(guesses) for guesses, _ in tested]
+    best = int(np.argmax(thetas))
+    perfect = max(theta(dataclasses.replace(guesses, correct=guesses.guesses)) for guesses, _ in tested)
+    gaussian = ("the mechanism's trade-off curve is that of a Gaussian mechanism",) if family == "gdp" else ()
+    return one_run_record(
+        "one_run_fdp",
+        epsilon=epsilon(thetas[best]),
+        delta=delta,
+        confidence=confidence,
+        tested=tested,
+        best=best,
+        relation=relation,
+        ceiling=epsilon(perfect),
+        assumptions=gaussian,
+        details={"mu": thetas[best]} if family == "gdp" else {},
+    )

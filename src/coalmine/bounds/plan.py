@@ -1,0 +1,209 @@
+"""How many trials an audit needs before it can refute a claim: nobody should run one that cannot answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from scipy import special, stats
+
+from coalmine import _validate
+from coalmine.bounds._rates import upper_limit
+from coalmine.bounds.dpsgd import DpSgdNoise
+from coalmine.bounds.families import Family, Gdp
+from coalmine.bounds.methods import METHODS, make_family
+from coalmine.bounds.one_run import Guesses, one_run_epsilon
+from coalmine.bounds.one_run_fdp import one_run_fdp
+from coalmine.bounds.sup import simulate
+from coalmine.bounds.thresholds import Rule, Sup
+from coalmine.bounds.trials import ceiling_of
+from coalmine.curves import GaussianCurve, gaussian_mu, largest_true
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.records import Relation, Sampling, plain
+
+PLANNABLE = (*METHODS, "one_run", "one_run_fdp")
+_MOST = {"one_run": 2**20, "one_run_fdp": 2**14}
+_MOST_TRIALS = 10_000_000
+_SIMULATED_AUDITS = 1999
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How many trials in each world (canaries, for one run) refute ``claim``; None when ``most`` would not do.
+
+    Without ``attack_epsilon`` the attack makes no error and ``trials`` is the least number at which the ceiling is
+    above the claim. With it, the attack's scores are two Gaussians worth ``attack_epsilon`` at δ, and ``trials`` is
+    the number at which the claim is refuted with probability ``power`` (simulated; within about 3 %).
+    """
+
+    claim: float
+    delta: float
+    confidence: float
+    method: str
+    threshold_rule: str
+    attack_epsilon: float | None
+    power: float
+    copies: int
+    trials: int | None
+    ceiling: float | None
+    most: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "plan", **plain(dataclasses.asdict(self))}
+
+
+def plan(
+    claim: float,
+    *,
+    delta: float,
+    confidence: float,
+    method: str = "clopper_pearson",
+    threshold: Rule | None = None,
+    attack_epsilon: float | None = None,
+    power: float = 0.8,
+    copies: int = 1,
+    relation: Relation = Relation.ADD_REMOVE,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    sampling: Sampling = Sampling.POISSON,
+    family: str = "standard",
+) -> Plan:
+    """How many trials in each world are needed to refute the claim "(ε, δ)-DP with ε = ``claim``".
+
+    ``threshold`` is None for a test fixed beforehand (its best threshold is used) or ``Sup()`` for scores.
+
+    >>> plan(4.0, delta=1e-5, confidence=0.95).trials
+    204
+    """
+    claim = _validate.non_negative("claim", claim)
+    delta = _validate.half_open_unit("delta", delta)
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    method = _validate.choice("method", method, PLANNABLE)
+    power = _validate.open_unit("power", power)
+    copies = _validate.integer("copies", copies, at_least=1)
+    if threshold is not None and not isinstance(threshold, Sup):
+        raise UnsupportedError(f"threshold = {threshold!s} has no plan: expected sup, or a test fixed beforehand")
+    mu = None if attack_epsilon is None else _attack_mu(attack_epsilon, claim=claim, delta=delta)
+    most = _MOST.get(method, _MOST_TRIALS)
+    top: Callable[[int], float]
+    if method in METHODS:
+        members = make_family(
+            method,
+            delta=delta,
+            copies=copies,
+            relation=relation,
+            sample_rate=sample_rate,
+            steps=steps,
+            sampling=sampling,
+            family=family,
+        )
+        theta = _theta_of(members, claim)
+
+        def top(n: int) -> float:
+            return ceiling_of(members, n, n, level=level, rule=threshold)
+
+        def enough(n: int) -> bool:
+            if mu is None:
+                return top(n) > claim
+            if threshold is None:
+                return _power_fixed(members, theta, mu * copies, n, level) >= power
+            return _power_sup(members, theta, mu * copies, n, level, threshold.seed) >= power
+
+    else:
+        if copies != 1 or threshold is not None:
+            raise InvalidInputError(f"copies and threshold are not allowed with method = {method!r}: it has neither")
+
+        def top(n: int) -> float:
+            return _one_run(method, n, n, delta=delta, confidence=confidence)
+
+        def enough(n: int) -> bool:
+            if mu is None:
+                return top(n) > claim
+            # Guess every canary; each guess is right with probability Φ(μ/2); count on the (1 − power) quantile.
+            correct = int(stats.binom.ppf(1.0 - power, n, special.ndtr(mu / 2.0)))
+            return _one_run(method, n, correct, delta=delta, confidence=confidence) > claim
+
+    trials = _least(enough, most, exact=mu is None)
+    return Plan(
+        claim=claim,
+        delta=delta,
+        confidence=confidence,
+        method=method,
+        threshold_rule=str(threshold) if threshold is not None else "fixed beforehand",
+        attack_epsilon=attack_epsilon,
+        power=power if mu is not None else 1.0,
+        copies=copies,
+        trials=trials,
+        ceiling=top(trials) if trials is not None else None,
+        most=most,
+    )
+
+
+def _attack_mu(attack_epsilon: float, *, claim: float, delta: float) -> float:
+    """μ of the Gaussian attack; it must be worth more than the claim."""
+    attack = _validate.positive("attack_epsilon", attack_epsilon)
+    if attack <= claim:
+        raise InvalidInputError(
+            f"attack_epsilon = {attack:g} is not allowed: expected more than the claim {claim:g}; an attack that is "
+            "worth no more than is claimed cannot refute it with any number of trials"
+        )
+    return gaussian_mu(attack, delta=_validate.open_unit("delta", delta))
+
+
+def _theta_of(family: Family, claim: float) -> float:
+    """The largest member whose ε does not exceed the claim."""
+    if isinstance(family, Gdp):
+        return gaussian_mu(claim, delta=family.delta) * family.copies
+    if isinstance(family, DpSgdNoise):
+        return float(math.floor(largest_true(lambda t: family.epsilon(math.floor(t)) <= claim, 0.0, family.size + 1.0)))
+    return claim
+
+
+@functools.lru_cache(maxsize=256)
+def _one_run(method: str, canaries: int, correct: int, *, delta: float, confidence: float) -> float:
+    """The one-run bound when every canary is guessed."""
+    guesses = Guesses(canaries=canaries, guesses=canaries, correct=correct)
+    if method == "one_run":
+        return one_run_epsilon(guesses, delta=delta, level=1.0 - confidence)
+    return one_run_fdp(guesses, delta=delta, confidence=confidence).epsilon
+
+
+def _power_fixed(family: Family, theta: float, mu: float, n: int, level: float) -> float:
+    """The chance that a test with the best fixed threshold refutes θ, over simulated counts."""
+    rng = np.random.default_rng([0x91A4, n])
+    thresholds = np.linspace(-2.0, mu + 4.0, 49)
+    wrong0 = rng.binomial(n, special.ndtr(-thresholds), size=(500, thresholds.size))
+    wrong1 = rng.binomial(n, special.ndtr(thresholds - mu), size=(500, thresholds.size))
+    alpha, beta = upper_limit(wrong0, n, level / 2.0), upper_limit(wrong1, n, level / 2.0)
+    return float(np.max(np.mean(beta < family.curve(theta)(alpha), axis=0)))
+
+
+def _power_sup(family: Family, theta: float, mu: float, n: int, level: float, seed: int) -> float:
+    """The chance that the sup-test refutes θ, with the attack's scores simulated like the claim's."""
+    copies = max(_SIMULATED_AUDITS, math.ceil(100.0 / level) - 1)
+    claimed = simulate(family, family.curve(theta), n, n, simulations=copies, seed=seed)
+    attacked = simulate(family, GaussianCurve(mu=mu), n, n, simulations=_SIMULATED_AUDITS, seed=seed + 1)
+    rank = math.floor(level * (copies + 1) * (1.0 + 1e-12)) - 1
+    return float(np.mean(attacked > np.sort(claimed)[::-1][rank]))
+
+
+def _least(enough: Callable[[int], bool], most: int, *, exact: bool) -> int | None:
+    """The least number that is enough, by doubling and bisection (to 1 % unless ``exact``)."""
+    low, high = 0, 1
+    while not enough(high):
+        low, high = high, high * 2
+        if low >= most:
+            return None
+        high = min(high, most)
+    while high - low > (1 if exact else max(1, high // 100)):
+        middle = (low + high) // 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,155 @@
+"""The exact sup-test: a lower bound from the best threshold of the scores, paid for by simulation.
+
+For n0 + n1 independent scores let S = max over thresholds t of g(FP(t), FN(t)), with g falling in both error counts.
+If the mechanism's trade-off curve is at least f_θ, then S is at most S*(θ) = max_i g(i, #{V ≤ f_θ(W_(i+1))}) where
+W_(1) < W_(2) < … and V_(1) < V_(2) < … are the order statistics of n0 and n1 independent uniform numbers (proof in
+docs/bounds.md). So p(θ) = (1 + #{simulated S* ≥ S})/(1 + simulations) is a valid p-value, whatever the distributions,
+ties included. For a fixed S each simulated copy has one critical θ_b, below which S*(θ) < S; p(θ) ≤ level exactly when
+θ is at most one order statistic of the θ_b. That order statistic is at once the largest rejected θ and the limit of
+those not rejected: no search, no step width.
+
+Counts are rounded down onto a lattice, observed and simulated alike, so a million scores cost no more than a thousand.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine.bounds._rates import Errors, errors_by_position, lattice, lattice_limits
+from coalmine.bounds.families import Family
+from coalmine.bounds.thresholds import Sup
+from coalmine.curves import TradeOff
+from coalmine.errors import UnsupportedError
+from coalmine.records import Scores
+
+Array = NDArray[np.float64]
+
+_LEVEL_TIMES_SIMULATIONS = 500
+_MOST_SIMULATIONS = 100_000
+
+
+def simulations_for(level: float, *, rule: Sup) -> int:
+    """How many copies are simulated: 500/level − 1, at most 100 000 as long as level·(copies + 1) stays above 20.
+
+    >>> simulations_for(0.05, rule=Sup())
+    9999
+    """
+    if rule.simulations is not None:
+        if level * (rule.simulations + 1) < 1.0:
+            raise UnsupportedError(
+                f"simulations = {rule.simulations} cannot reject anything at confidence {1 - level:g}: "
+                f"expected at least {math.ceil(1.0 / level) - 1}"
+            )
+        return rule.simulations
+    wanted = math.ceil(_LEVEL_TIMES_SIMULATIONS / level - 1e-9) - 1
+    simulations = min(wanted, _MOST_SIMULATIONS - 1)
+    if level * (simulations + 1) < 20.0:
+        raise UnsupportedError(
+            f"confidence = {1 - level!r} is too high for the sup-test, which would need {wanted} simulations: "
+            "use the threshold rule bonferroni, holdout or given"
+        )
+    return simulations
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Uniforms:
+    """Order statistics of simulated uniform samples at lattice ranks: one row a copy."""
+
+    world0: Array
+    world1: Array
+
+
+def _order_statistics(rng: np.random.Generator, simulations: int, total: int, ranks: NDArray[np.int64]) -> Array:
+    """Uniform order statistics at the given ranks (1 … total): partial sums of gamma spacings over their total."""
+    gaps = np.diff(np.concatenate([[0], ranks, [total + 1]]))
+    sums = np.cumsum(rng.standard_gamma(gaps.astype(np.float64), size=(simulations, gaps.size)), axis=1)
+    return np.asarray(sums[:, :-1] / sums[:, -1:])
+
+
+@functools.lru_cache(maxsize=4)
+def _uniforms(negatives: int, positives: int, simulations: int, seed: int) -> _Uniforms:
+    """The simulated copies; the seed stream depends on the sizes, so that no two designs share it."""
+    rng = np.random.default_rng([0x5C0A1, seed, negatives, positives, simulations])
+    zero, one = lattice(negatives), lattice(positives)
+    return _Uniforms(
+        # Position i needs W_(i+1); position n0 is the threshold −∞, with α = 1.
+        world0=np.column_stack([_order_statistics(rng, simulations, negatives, zero[:-1] + 1), np.ones(simulations)]),
+        world1=_order_statistics(rng, simulations, positives, one[1:]),
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _evidence_table(family: Family, negatives: int, positives: int) -> Array:
+    """g on the lattice of (false positives, false negatives): the family's statistic at inner rate limits."""
+    alpha = lattice_limits(negatives, family.inner_level)
+    beta = lattice_limits(positives, family.inner_level)
+    return family.statistic(alpha[:, None], beta[None, :])
+
+
+@functools.lru_cache(maxsize=4096)
+def _refuted(family: Family, negatives: int, positives: int, simulations: int, seed: int, rank: int, s: float) -> float:
+    """The order statistic of the critical θ_b that is the bound, for an observed S = ``s``."""
+    table = _evidence_table(family, negatives, positives)
+    reached = (table >= s).sum(axis=1)  # how many lattice counts of false negatives still reach s, by position
+    if np.any(reached == table.shape[1]):
+        return 0.0  # some position reaches s whatever happens in world 1: nothing can be rejected
+    rows = np.flatnonzero(reached)
+    draws = _uniforms(negatives, positives, simulations, seed)
+    return family.rank_of_row_minima(draws.world0[:, rows], draws.world1[:, reached[rows] - 1], rank)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class SupResult:
+    """The largest rejected θ, the position at which the statistic is reached, and the errors at all positions."""
+
+    theta: float
+    best: int
+    errors: Errors
+    simulations: int
+
+
+def observed(family: Family, scores: Scores) -> tuple[float, int, Errors]:
+    """S, the position where it is reached, and the errors at all positions."""
+    errors = errors_by_position(scores)
+    columns = np.searchsorted(lattice(scores.world1.size), errors.false_negatives, side="right") - 1
+    table = _evidence_table(family, scores.world0.size, scores.world1.size)
+    values = table[np.arange(columns.size), columns]
+    best = int(np.argmax(values))
+    return float(values[best]), best, errors
+
+
+def sup_test(family: Family, scores: Scores, *, level: float, rule: Sup) -> SupResult:
+    """Run the sup-test at ``level`` (see the module's text)."""
+    simulations = simulations_for(level, rule=rule)
+    s, best, errors = observed(family, scores)
+    theta = _invert(family, scores.world0.size, scores.world1.size, simulations, rule.seed, level, s)
+    return SupResult(theta=theta, best=best, errors=errors, simulations=simulations)
+
+
+def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float, rule: Sup) -> float:
+    """The θ that scores without any overlap would prove."""
+    simulations = simulations_for(level, rule=rule)
+    s = float(_evidence_table(family, negatives, positives)[0, 0])
+    return _invert(family, negatives, positives, simulations, rule.seed, level, s)
+
+
+def simulate(family: Family, curve: TradeOff, negatives: int, positives: int, *, simulations: int, seed: int) -> Array:
+    """Simulated copies of S when the scores reach the trade-off curve ``curve``."""
+    draws = _uniforms(negatives, positives, simulations, seed)
+    table = _evidence_table(family, negatives, positives)
+    wrong = curve(draws.world0)
+    positions = np.arange(table.shape[0])
+    return np.array(
+        [table[positions, np.searchsorted(draws.world1[b], wrong[b], side="right")].max() for b in range(simulations)]
+    )
+
+
+def _invert(family: Family, n0: int, n1: int, simulations: int, seed: int, level: float, s: float) -> float:
+    """Reject while (1 + #{θ_b < θ})/(1 + simulations) ≤ level: up to the θ_b of this rank."""
+    rank = math.floor(level * (simulations + 1) * (1.0 + 1e-12)) - 1
+    return _refuted(family, n0, n1, simulations, seed, rank, s)

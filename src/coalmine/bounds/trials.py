@@ -1,0 +1,262 @@
+"""Lower bounds from independent trials: a family of trade-off curves, a threshold rule, and the evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine import _validate
+from coalmine.bounds._rates import dkw_width, errors_by_position, lattice, upper_limit
+from coalmine.bounds.dpsgd import DpSgdNoise
+from coalmine.bounds.families import Family
+from coalmine.bounds.sup import observed, sup_ceiling, sup_test
+from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Rule, Sup
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.records import Counts, Estimate, LowerBound, OneRunScores, Relation, Scores
+
+Array = NDArray[np.float64]
+
+INDEPENDENT = "the trials are independent of each other, and those of one world are alike in distribution"
+_FIXED = "the threshold was fixed before the scores were seen"
+_RULE_WORDS: dict[type, str] = {
+    Given: _FIXED,
+    HoldOut: "the trials that chose the threshold are not counted",
+    Bonferroni: "the level is shared among all thresholds that were looked at",
+    DKW: "both error rates are bounded at all thresholds at once",
+    Sup: "the choice of the threshold is paid for by the simulated law of the best threshold",
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class _Limits:
+    """Upper limits for both error rates that hold together, one pair for each threshold, and the counts behind them."""
+
+    alpha: Array
+    beta: Array
+    thresholds: Array
+    false_positives: NDArray[np.int64]
+    false_negatives: NDArray[np.int64]
+    trials: tuple[int, int]
+
+    def counts(self, index: int) -> Counts:
+        """The counts at one threshold."""
+        return Counts(
+            false_positives=int(self.false_positives[index]),
+            negatives=self.trials[0],
+            false_negatives=int(self.false_negatives[index]),
+            positives=self.trials[1],
+        )
+
+
+def check_evidence(evidence: object) -> Counts | Scores:
+    """Counts or scores of independent trials; scores of one run are refused in words."""
+    if isinstance(evidence, OneRunScores):
+        raise UnsupportedError(
+            "evidence is not allowed: scores of one run are not independent trials, so this method would not give a "
+            "bound; use one_run or one_run_fdp"
+        )
+    _validate.instance("evidence", evidence, (Counts, Scores))
+    return evidence  # type: ignore[return-value]
+
+
+def bound_trials(
+    evidence: Counts | Scores, *, family: Family, confidence: float, threshold: Rule | None, relation: Relation
+) -> LowerBound:
+    """The lower bound that the evidence proves in ``family`` at ``confidence``.
+
+    ``threshold`` says how the threshold of scores was chosen, :class:`Sup` when it is None; with counts it must be
+    None, because their threshold is part of what was counted.
+    """
+    evidence = check_evidence(evidence)
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    relation = Relation.parse(relation)
+    rule = check_rule(evidence, threshold)
+    if isinstance(evidence, Scores) and isinstance(rule, Sup):
+        theta, counts, details = _by_sup(evidence, family, level, rule)
+    else:
+        limits = _limits(evidence, rule, level, family)
+        theta = family.most_refuted(limits.alpha, limits.beta)
+        best = int(np.argmax(family.statistic(limits.alpha, limits.beta)))
+        counts, details = limits.counts(best), {}
+        if rule is not None:
+            details["threshold"] = float(limits.thresholds[best])
+    if isinstance(evidence, Scores):
+        trials = (evidence.world0.size, evidence.world1.size)
+    else:
+        trials = (evidence.negatives, evidence.positives)
+    epsilon = family.epsilon(theta) if theta > 0.0 else 0.0
+    words = "the test was fixed before the counted trials were run" if rule is None else _RULE_WORDS[type(rule)]
+    return LowerBound(
+        epsilon=epsilon,
+        delta=family.delta,
+        confidence=confidence,
+        method=family.method,
+        threshold_rule="counts" if rule is None else str(rule),
+        trials=trials,
+        relation=relation,
+        copies=family.copies,
+        assumptions=(INDEPENDENT, words, *family.assumptions),
+        counts=counts,
+        ceiling=max(epsilon, ceiling_of(family, *trials, level=level, rule=rule)),
+        details={**details, **family.details(theta)},
+    )
+
+
+def estimate_trials(evidence: Scores, *, family: Family, confidence: float, relation: Relation) -> Estimate:
+    """The best threshold of the same scores, not paid for: an estimate, whatever the confidence of its rate limits."""
+    evidence = check_evidence(evidence)  # type: ignore[assignment]
+    if isinstance(evidence, Counts):
+        raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    errors = errors_by_position(evidence)
+    alpha = upper_limit(errors.false_positives, evidence.world0.size, level / 2.0)
+    beta = upper_limit(errors.false_negatives, evidence.world1.size, level / 2.0)
+    theta = family.most_refuted(alpha, beta)
+    return Estimate(
+        epsilon=family.epsilon(theta) if theta > 0.0 else 0.0,
+        delta=family.delta,
+        method=f"{family.method}, {Optimistic()} threshold",
+        relation=Relation.parse(relation),
+        copies=family.copies,
+        assumptions=(INDEPENDENT, "the threshold was chosen on the same scores and not paid for", *family.assumptions),
+        details={"rate_limit_confidence": confidence, **family.details(theta)},
+    )
+
+
+def check_rule(evidence: Counts | Scores, threshold: object) -> Rule | None:
+    """The rule to use: None for counts, Sup() for scores when nothing was said."""
+    if isinstance(evidence, Counts):
+        if threshold is not None:
+            raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")
+        return None
+    if threshold is None:
+        return Sup()
+    if isinstance(threshold, Optimistic):
+        raise UnsupportedError(
+            "threshold = Optimistic() is not allowed here: it gives no bound; coalmine.bounds.lower_bound returns its "
+            "result as an Estimate"
+        )
+    _validate.instance("threshold", threshold, (Given, HoldOut, Bonferroni, DKW, Sup))
+    return threshold  # type: ignore[return-value]
+
+
+def _by_sup(scores: Scores, family: Family, level: float, rule: Sup) -> tuple[float, Counts, dict[str, float]]:
+    """θ of the sup-test and the counts at the threshold that carries it."""
+    result = sup_test(family, scores, level=level, rule=rule)
+    counts = Counts(
+        false_positives=int(result.errors.false_positives[result.best]),
+        negatives=scores.world0.size,
+        false_negatives=int(result.errors.false_negatives[result.best]),
+        positives=scores.world1.size,
+    )
+    threshold = float(result.errors.thresholds[result.best])
+    return result.theta, counts, {"threshold": threshold, "simulations": result.simulations}
+
+
+def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> _Limits:
+    """Rate limits by rule; level/2 goes to each rate."""
+    if isinstance(evidence, Counts):
+        limits = _at_thresholds_of_counts(evidence, level)
+    elif isinstance(rule, Given):
+        limits = _at_fixed(evidence, np.array([rule.threshold]), level)
+    elif isinstance(rule, Bonferroni) and rule.grid is not None:
+        limits = _at_fixed(evidence, np.array(rule.grid), level / len(rule.grid))
+    elif isinstance(rule, HoldOut):
+        choosing, counted = split(evidence, rule)
+        _, best, errors = observed(family, choosing)
+        limits = _at_fixed(counted, errors.thresholds[best : best + 1], level)
+    else:
+        errors = errors_by_position(evidence)
+        n0, n1 = evidence.world0.size, evidence.world1.size
+        if isinstance(rule, Bonferroni):
+            # 1 − F(X_(n0 − i)) is at most W_(i+1), whose (1 − level) quantile is the Clopper–Pearson limit for i.
+            share = level / (2.0 * (errors.positions.size - 1))
+            alpha = upper_limit(errors.positions, n0, share)
+            beta = upper_limit(errors.false_negatives, n1, share)
+        else:
+            alpha = np.minimum(1.0, errors.false_positives / n0 + dkw_width(n0, level / 2.0))
+            beta = np.minimum(1.0, errors.false_negatives / n1 + dkw_width(n1, level / 2.0))
+        limits = _Limits(
+            alpha=alpha,
+            beta=beta,
+            thresholds=errors.thresholds,
+            false_positives=errors.false_positives,
+            false_negatives=errors.false_negatives,
+            trials=(n0, n1),
+        )
+    return limits
+
+
+def _at_thresholds_of_counts(counts: Counts, level: float) -> _Limits:
+    """Clopper–Pearson limits at level/2 for one pair of counts."""
+    return _Limits(
+        alpha=upper_limit([counts.false_positives], counts.negatives, level / 2.0),
+        beta=upper_limit([counts.false_negatives], counts.positives, level / 2.0),
+        thresholds=np.array([np.nan]),
+        false_positives=np.array([counts.false_positives]),
+        false_negatives=np.array([counts.false_negatives]),
+        trials=(counts.negatives, counts.positives),
+    )
+
+
+def _at_fixed(scores: Scores, thresholds: Array, level: float) -> _Limits:
+    """Clopper–Pearson limits at level/2 for thresholds that do not depend on these scores."""
+    zero, one = np.sort(scores.world0), np.sort(scores.world1)
+    wrong0 = zero.size - np.searchsorted(zero, thresholds, side="right")
+    wrong1 = np.searchsorted(one, thresholds, side="right")
+    return _Limits(
+        alpha=upper_limit(wrong0, zero.size, level / 2.0),
+        beta=upper_limit(wrong1, one.size, level / 2.0),
+        thresholds=thresholds,
+        false_positives=wrong0,
+        false_negatives=wrong1,
+        trials=(zero.size, one.size),
+    )
+
+
+def held_out(total: int, rule: HoldOut) -> int:
+    """How many of a world's trials choose the threshold; at least one is left on either side."""
+    chosen = round(rule.fraction * total)
+    if not 1 <= chosen <= total - 1:
+        raise InvalidInputError(
+            f"fraction = {rule.fraction} is not allowed with {total} trials in a world: expected at least one trial to "
+            "choose the threshold and one to count"
+        )
+    return chosen
+
+
+def split(scores: Scores, rule: HoldOut) -> tuple[Scores, Scores]:
+    """A random part of each world to choose the threshold, and the rest to be counted."""
+    rng = np.random.default_rng([0x401D, rule.seed])
+    parts = []
+    for world in (scores.world0, scores.world1):
+        order = rng.permutation(world.size)
+        chosen = held_out(world.size, rule)
+        parts.append((world[order[:chosen]], world[order[chosen:]]))
+    (zero_a, zero_b), (one_a, one_b) = parts
+    return Scores(zero_a, one_a), Scores(zero_b, one_b)
+
+
+def ceiling_of(family: Family, negatives: int, positives: int, *, level: float, rule: Rule | None) -> float:
+    """The ε that an attack without a single error would prove with as many trials, under the same rule."""
+    if isinstance(family, DpSgdNoise):
+        family = family.coarse()
+    if isinstance(rule, Sup):
+        theta = sup_ceiling(family, negatives, positives, level=level, rule=rule)
+    else:
+        share0 = share1 = level / 2.0
+        if isinstance(rule, HoldOut):
+            negatives -= held_out(negatives, rule)
+            positives -= held_out(positives, rule)
+        if isinstance(rule, Bonferroni):
+            choices = len(rule.grid) if rule.grid is not None else lattice(negatives).size - 1
+            share0 = share1 = level / (2.0 * choices)
+        if isinstance(rule, DKW):
+            alpha = np.minimum(1.0, np.array([dkw_width(negatives, share0)]))
+            beta = np.minimum(1.0, np.array([dkw_width(positives, share1)]))
+        else:
+            alpha, beta = upper_limit([0], negatives, share0), upper_limit([0], positives, share1)
+        theta = family.most_refuted(alpha, beta)
+    return family.epsilon(theta) if theta > 0.0 else 0.0

@@ -1,0 +1,309 @@
+"""``coalmine bound``: what the evidence proves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coalmine.cli._options import RelationName, SamplingName, underscored
+from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from coalmine.bounds import Optimistic
+    from coalmine.bounds.thresholds import Rule
+    from coalmine.records import Counts, Estimate, LowerBound
+
+_MULTI = ("clopper_pearson", "gdp", "dpsgd", "bayesian", "anytime")
+_ONE_RUN = ("one_run", "one_run_fdp")
+_RULES = "sup, holdout, holdout:FRACTION, bonferroni, dkw, given:VALUE or optimistic"
+
+
+def bound(
+    delta: Annotated[float, typer.Option("--delta", help="δ, from 0 up to, not including, 1.")],
+    confidence: Annotated[float, typer.Option("--confidence", help="Between 0 and 1.")] = 0.95,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            help="clopper-pearson (assumes nothing; default), gdp, dpsgd, bayesian, anytime; with --one-run: one-run "
+            "(default) or one-run-fdp.",
+        ),
+    ] = None,
+    false_positives: Annotated[
+        int | None, typer.Option("--false-positives", help="World-0 trials that were taken for world 1.")
+    ] = None,
+    negatives: Annotated[int | None, typer.Option("--negatives", help="Trials in world 0.")] = None,
+    false_negatives: Annotated[
+        int | None, typer.Option("--false-negatives", help="World-1 trials that were taken for world 0.")
+    ] = None,
+    positives: Annotated[int | None, typer.Option("--positives", help="Trials in world 1.")] = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option("--scores", help="CSV, Parquet or .npz: world,score; with --one-run: id,included,score."),
+    ] = None,
+    threshold: Annotated[
+        str | None, typer.Option("--threshold", help=f"How the threshold of scores is chosen: {_RULES}.")
+    ] = None,
+    copies: Annotated[int, typer.Option("--copies", help="k: in how many rows the worlds differ.")] = 1,
+    sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q, for the method dpsgd.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="T, for the method dpsgd.")] = None,
+    family: Annotated[
+        str | None,
+        typer.Option(
+            "--family", help="dpsgd: standard (default) or last-iterate; one-run-fdp: gdp (default) or epsilon-delta."
+        ),
+    ] = None,
+    sampling: SamplingName = "poisson",
+    relation: RelationName = "add_remove",
+    one_run: Annotated[bool, typer.Option("--one-run", help="One training with many canaries.")] = False,
+    canaries: Annotated[int | None, typer.Option("--canaries", help="One run: number of canaries.")] = None,
+    guesses: Annotated[int | None, typer.Option("--guesses", help="One run: how many were guessed.")] = None,
+    correct: Annotated[int | None, typer.Option("--correct", help="One run: how many guesses were right.")] = None,
+    guess_in: Annotated[
+        int | None, typer.Option("--guess-in", help="One run, scores: highest scores guessed IN.")
+    ] = None,
+    guess_out: Annotated[
+        int | None, typer.Option("--guess-out", help="One run, scores: lowest scores guessed OUT.")
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the hold-out split, the simulations and ties.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """The ε that trials prove: a lower bound that holds at the stated confidence, from counts, scores or one run."""
+    chosen = underscored(method) if method is not None else ("one_run" if one_run else "clopper_pearson")
+    if chosen in _ONE_RUN and not one_run:
+        raise InvalidInputError(f"method = {method!r} is not allowed without --one-run: its evidence is one run")
+    if chosen not in (_ONE_RUN if one_run else _MULTI):
+        names = ", ".join(name.replace("_", "-") for name in (_ONE_RUN if one_run else _MULTI))
+        where = " with --one-run" if one_run else ""
+        raise InvalidInputError(f"method = {method!r} is not allowed{where}: expected one of {names}")
+    counts = {
+        "false_positives": false_positives,
+        "negatives": negatives,
+        "false_negatives": false_negatives,
+        "positives": positives,
+    }
+    guessed = {"canaries": canaries, "guesses": guesses, "correct": correct}
+    found: LowerBound | Estimate
+    if one_run:
+        unused = {**counts, "threshold": threshold, "sample_rate": sample_rate, "steps": steps}
+        _refuse({**unused, "copies": None if copies == 1 else copies}, "with --one-run")
+        found = _one_run(
+            chosen,
+            guessed,
+            scores,
+            numbers=(guess_in, guess_out),
+            common={"delta": delta, "confidence": confidence, "relation": underscored(relation), "seed": seed},
+            family=family,
+        )
+    else:
+        _refuse({**guessed, "guess_in": guess_in, "guess_out": guess_out}, "without --one-run")
+        if chosen != "dpsgd":
+            _refuse({"sample_rate": sample_rate, "steps": steps, "family": family}, f"with method {chosen}")
+        found = _trials(
+            chosen,
+            counts,
+            scores,
+            rule=threshold,
+            seed=seed,
+            common={"delta": delta, "copies": copies, "relation": underscored(relation)},
+            confidence=confidence,
+            noise={
+                "sample_rate": sample_rate,
+                "steps": steps,
+                "sampling": underscored(sampling),
+                "family": underscored(family or "standard"),
+            },
+        )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found)
+
+
+def _refuse(options: dict[str, Any], where: str) -> None:
+    """Options that would be ignored are errors."""
+    for name, value in options.items():
+        if value is not None:
+            raise InvalidInputError(f"{name} = {value} is not allowed {where}")
+
+
+def _counts(given: dict[str, int | None]) -> Counts:
+    """All four counts, or an error that names the missing one."""
+    from coalmine.records import Counts
+
+    missing = ["--" + name.replace("_", "-") for name, value in given.items() if value is None]
+    if missing:
+        raise InvalidInputError(
+            f"{', '.join(missing)} not given: expected all four counts, or --scores with a file of scores"
+        )
+    return Counts(**given)  # type: ignore[arg-type]
+
+
+def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
+    """``sup``, ``holdout``, ``holdout:0.3``, ``bonferroni``, ``dkw``, ``given:1.5``, ``optimistic``."""
+    from coalmine.bounds import DKW, Bonferroni, Given, HoldOut, Optimistic, Sup
+
+    name, _, value = text.partition(":")
+    try:
+        if name == "given":
+            return Given(float(value))
+        if name == "holdout":
+            return HoldOut(fraction=float(value), seed=seed) if value else HoldOut(seed=seed)
+    except InvalidInputError:
+        raise
+    except ValueError:
+        raise InvalidInputError(f"threshold = {text!r} is not allowed: expected a number after '{name}:'") from None
+    rules: dict[str, Rule | Optimistic] = {
+        "sup": Sup(seed=seed),
+        "bonferroni": Bonferroni(),
+        "dkw": DKW(),
+        "optimistic": Optimistic(),
+    }
+    if value or name not in rules:
+        raise InvalidInputError(f"threshold = {text!r} is not allowed: expected {_RULES}")
+    return rules[name]
+
+
+def _trials(
+    method: str,
+    counts: dict[str, int | None],
+    path: Path | None,
+    *,
+    rule: str | None,
+    seed: int,
+    common: dict[str, Any],
+    confidence: float,
+    noise: dict[str, Any],
+) -> LowerBound | Estimate:
+    """Independent trials, counted or scored."""
+    from coalmine import bounds
+    from coalmine.cli._evidence import read_scores
+
+    if path is None:
+        if rule is not None:
+            raise InvalidInputError(f"threshold = {rule!r} is not allowed with counts: the counts have one already")
+        evidence = _counts(counts)
+        if method == "bayesian":
+            return bounds.bayesian(evidence, credibility=confidence, **common)
+        if method == "anytime":
+            return bounds.anytime(evidence, confidence=confidence, **common)
+        arguments = noise if method == "dpsgd" else {}
+        return bounds.lower_bound(evidence, method=method, confidence=confidence, **common, **arguments)
+    _refuse(counts, "with --scores: the scores are counted here")
+    if method in ("bayesian", "anytime"):
+        raise InvalidInputError(f"method = {method!r} is not allowed with --scores: expected counts of a fixed test")
+    arguments = noise if method == "dpsgd" else {}
+    found: LowerBound | Estimate = bounds.lower_bound(
+        read_scores(path),
+        method=method,
+        threshold=parse_rule(rule or "sup", seed=seed),
+        confidence=confidence,
+        **common,
+        **arguments,
+    )
+    return found
+
+
+def _one_run(
+    method: str,
+    guessed: dict[str, int | None],
+    path: Path | None,
+    *,
+    numbers: tuple[int | None, int | None],
+    common: dict[str, Any],
+    family: str | None,
+) -> LowerBound:
+    """One run, counted or scored."""
+    from coalmine import bounds
+    from coalmine.cli._evidence import read_canaries
+
+    pairs = None
+    if path is None:
+        _refuse({"guess_in": numbers[0], "guess_out": numbers[1]}, "without --scores: the guesses are counted already")
+        missing = ["--" + name for name, value in guessed.items() if value is None]
+        if missing:
+            raise InvalidInputError(
+                f"{', '.join(missing)} not given: expected --canaries, --guesses and --correct, or --scores with a file"
+            )
+        evidence: Any = bounds.Guesses(**guessed)  # type: ignore[arg-type]
+    else:
+        _refuse(guessed, "with --scores: the guesses are counted here")
+        evidence = read_canaries(path)
+        if numbers != (None, None):
+            pairs = [(numbers[0] or 0, numbers[1] or 0)]
+    if method == "one_run_fdp":
+        chosen = underscored(family or "gdp")
+        return bounds.one_run_fdp(evidence, guess_numbers=pairs, family=chosen, **common)
+    _refuse({"family": family}, "with method one-run")
+    return bounds.one_run(evidence, guess_numbers=pairs, **common)
+
+
+def _show(found: LowerBound | Estimate) -> None:
+    """A small table and plain sentences."""
+    from coalmine.records import LowerBound
+
+    if isinstance(found, LowerBound):
+        _show_bound(found)
+        return
+    rows = [("epsilon (a guess)", number(found.epsilon))]
+    if found.interval is not None and found.credibility is not None:
+        low, high = found.interval
+        rows.append((f"{100 * found.credibility:g} % credible", f"{number(low)} to {number(high)}"))
+    rows += [("delta", f"{found.delta:g}"), ("method", found.method), ("neighbours", found.relation.value)]
+    print_table("Estimate (proves nothing)", ("what", "value"), rows)
+    print_lines(
+        [
+            "This is an estimate, not a bound: it may be above the truth more often than its level says. Do not report "
+            "it as a lower bound.",
+            *_assumptions(found.assumptions),
+        ]
+    )
+
+
+def _show_bound(found: LowerBound) -> None:
+    """The bound, its ceiling and what they mean."""
+    rows = [
+        ("epsilon is at least", number(found.epsilon)),
+        ("at delta", f"{found.delta:g}"),
+        ("confidence", f"{100 * found.confidence:g} %"),
+        ("method", found.method.replace("_", "-")),
+        ("threshold", found.threshold_rule),
+        ("neighbours", found.relation.value + (f", {found.copies} copies" if found.copies > 1 else "")),
+    ]
+    if found.counts is not None:
+        counts = found.counts
+        rows.append(("false positives", f"{counts.false_positives} of {counts.negatives}"))
+        rows.append(("false negatives", f"{counts.false_negatives} of {counts.positives}"))
+    if "correct" in found.details:
+        details = found.details
+        rows.append(("right guesses", f"{details['correct']} of {details['guesses']}, {details['canaries']} canaries"))
+    for name, words in (("mu", "mu at least"), ("noise_multiplier", "noise multiplier at most")):
+        if name in found.details:
+            rows.append((words, number(found.details[name])))
+    if found.ceiling is not None:
+        rows.append(("ceiling", number(found.ceiling)))
+    print_table("Lower bound", ("what", "value"), rows)
+    level = 1.0 - found.confidence
+    lines = [
+        (
+            f"Any claim of an epsilon below {number(found.epsilon)} at delta = {found.delta:g} is refuted. If all that "
+            f"is assumed holds, a bound like this is too high in at most {100 * level:.3g} % of audits."
+            if found.epsilon > 0.0
+            else "Nothing is refuted: these trials are consistent with no leakage at all. That is not a proof of "
+            "privacy; a better attack or more trials may find more."
+        )
+    ]
+    if found.ceiling is not None:
+        lines.append(
+            f"With this many trials even an attack without error proves no more than {number(found.ceiling)} (the "
+            "ceiling): a claim above it cannot be refuted here, whatever the truth is."
+        )
+    print_lines([*lines, *_assumptions(found.assumptions)])
+
+
+def _assumptions(words: tuple[str, ...]) -> list[str]:
+    """The assumptions, one a line."""
+    return ["Assumed:", *(f"- {word}" for word in words)]

@@ -85,7 +85,9 @@ def test_load_fetches_once_then_reads_the_cache(toy):
     folder, requests = toy
     assert status("toy").found is False
     assert status("toy").where == "coalmine data fetch toy"
-    first = load("toy")
+    told = []
+    first = load("toy", progress=told.append)
+    assert [line.rpartition("/")[2] for line in told] == ["a.bin", "b.bin"]
     assert sorted(requests) == ["/a.bin", "/b.bin"]
     assert sorted(path.name for path in (folder / "cache/toy").iterdir()) == ["a.bin", "b.bin"]
     assert load("toy").content_hash == first.content_hash

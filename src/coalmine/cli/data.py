@@ -66,7 +66,7 @@ def fetch(
     json: Json = False,
 ) -> None:
     """Get a data set from its official source and check it; what is at hand is not fetched again."""
-    folder = data.fetch(name, data_dir=data_dir)
+    folder = data.fetch(name, data_dir=data_dir, progress=lambda line: typer.echo(line, err=True))
     if json:
         print_json({"name": name, "folder": None if folder is None else str(folder)})
     elif folder is None:

@@ -12,6 +12,7 @@ import dataclasses
 import importlib
 import os
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from coalmine.data.records import Arrays
 from coalmine.errors import DataError
 
 ENVIRONMENT_VARIABLE = "COALMINE_DATA"
+Progress = Callable[[str], object]
+"""Told in a sentence what is being fetched, before it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +107,7 @@ def _how(entry: Entry) -> str:
     return " from its official source"
 
 
-def download(entry: Entry, folder: Path) -> Place:
+def download(entry: Entry, folder: Path, *, progress: Progress | None = None) -> Place:
     """Fetch the official files into ``folder``; a file that is there with the right checksum is not fetched again."""
     source = next((source for source in entry.sources if source.can_be_fetched), None)
     if source is None:
@@ -116,6 +119,8 @@ def download(entry: Entry, folder: Path) -> Place:
         path = place.path(file)
         if path.is_file() and file.digest(path.read_bytes()) == file.checksum:
             continue
+        if progress is not None:
+            progress(f"fetching {file.url}")
         try:
             _retrieve(pooch, entry, file, path)
         except (OSError, ValueError) as error:
@@ -123,7 +128,8 @@ def download(entry: Entry, folder: Path) -> Place:
                 raise
             raise DataError(
                 f"data set {entry.name}: cannot fetch {file.url}: {_first_line(error)}; get the file by other means "
-                f"and put it at {str(path)!r}{entry.instead and ', or ' + entry.instead}"
+                f"and put it at {str(path)!r}, or in a folder that --data-dir or {ENVIRONMENT_VARIABLE} names"
+                f"{entry.instead and ', or ' + entry.instead}"
             ) from None
     return place
 

@@ -57,15 +57,16 @@ def load(
     data_dir: str | os.PathLike[str] | None = None,
     check: bool = True,
     download: bool = True,
+    progress: files.Progress | None = None,
     **options: Any,
 ) -> DataSet:
     """The data set of that name.
 
     Files are looked for in ``data_dir``, else in the folder that COALMINE_DATA names, then in the cache folder; their
     checksums are tested unless ``check`` is False. If they are in none of these and ``download`` is true, the official
-    files are fetched into the cache. ``options`` are those of a data set that is made on the spot: ``synthetic`` takes
-    ``rows``, ``test_rows``, ``features``, ``classes``, ``separation`` and ``seed``; ``purchase-like`` takes ``rows``,
-    ``test_rows`` and ``seed``.
+    files are fetched into the cache; ``progress`` is then told each address. ``options`` are those of a
+    generated data set: ``synthetic`` takes ``rows``, ``test_rows``, ``features``, ``classes``, ``separation`` and
+    ``seed``; ``purchase-like`` takes ``rows``, ``test_rows`` and ``seed``.
 
     >>> load("synthetic", rows=100, features=5, classes=3).x_train.shape
     (100, 5)
@@ -78,7 +79,7 @@ def load(
     if place is None:
         if not (download and any(source.can_be_fetched for source in entry.sources)):
             raise files.missing(entry, data_dir)
-        place = files.download(entry, files.cache_folder())
+        place = files.download(entry, files.cache_folder(), progress=progress)
     arrays = files.decode(entry, place, check=check)
     try:
         return _data_set(entry, arrays)
@@ -150,7 +151,9 @@ def status(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Stat
     )
 
 
-def fetch(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+def fetch(
+    name: str, *, data_dir: str | os.PathLike[str] | None = None, progress: files.Progress | None = None
+) -> Path | None:
     """Get the official files into ``data_dir`` (the cache folder if None) and load them once; None if none are needed.
 
     What is already at hand with the right checksums is not fetched again.
@@ -163,9 +166,12 @@ def fetch(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> Path 
         Path(data_dir).mkdir(parents=True, exist_ok=True)
     place = files.locate(entry, data_dir)
     if place is None:
-        place = files.download(entry, files.cache_folder() if data_dir is None else Path(data_dir))
+        folder = files.cache_folder() if data_dir is None else Path(data_dir)
+        place = files.download(entry, folder, progress=progress)
     elif place.source.can_be_fetched:
-        place = files.download(entry, place.folder)  # replaces a damaged file, leaves the others alone
+        place = files.download(
+            entry, place.folder, progress=progress
+        )  # replaces a damaged file, leaves the others alone
     files.decode(entry, place, check=True)
     return place.folder / place.source.folder
 

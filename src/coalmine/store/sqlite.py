@@ -119,28 +119,40 @@ class Store:
         A block that comes twice from the same kind of device must be the same bit for bit, otherwise training is not
         reproducible and an error says so; from another kind of device the scores may differ, the trials may not.
         """
-        index = _validate.integer("block", block, at_least=0)
-        payload, columns, checksum = _blob.pack(_fingerprint(fingerprint), index, result)
-        reasons = {str(trial): why for trial, why in sorted(result.failures.items())}
+        return bool(self.put_many(fingerprint, {block: result}))
+
+    def put_many(self, fingerprint: str, results: Mapping[int, BlockResult]) -> tuple[int, ...]:
+        """Store several blocks in one transaction, which costs little more than one; return those that were new.
+
+        A block that contradicts the stored one does not keep the others from being stored; the error comes afterwards.
+        """
+        packed = {
+            _validate.integer("block", block, at_least=0): (
+                result,
+                *_blob.pack(_fingerprint(fingerprint), block, result),
+            )
+            for block, result in results.items()
+        }
+        contradictions, new = [], []
         with self._writing() as database:
             run = self._known(database, fingerprint)
-            stored = database.execute(
-                f"SELECT {_PAYLOAD} FROM block WHERE run = ? AND block = ?", (run, index)
-            ).fetchone()
-            if stored is None:
-                database.execute(
-                    "INSERT INTO block (run, block, trials, failed, elapsed, device, created, columns, failures,"
-                    " checksum, payload) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                    (
-                        *(run, index, int(result.trial.size), len(result.failures), result.elapsed, result.device),
-                        *(time.time(), columns, json.dumps(reasons) if reasons else None, checksum, payload),
-                    ),
-                )
-            else:
-                self._compare(fingerprint, stored, result, payload, columns)
-            database.execute("DELETE FROM lease WHERE run = ? AND block = ?", (run, index))
-            database.execute("DELETE FROM failure WHERE run = ? AND block = ?", (run, index))
-        return stored is None
+            for block, (result, payload, columns, checksum) in packed.items():
+                stored = database.execute(
+                    f"SELECT {_PAYLOAD} FROM block WHERE run = ? AND block = ?", (run, block)
+                ).fetchone()
+                if stored is None:
+                    _insert(database, run, block, result, columns=columns, checksum=checksum, payload=payload)
+                    new.append(block)
+                else:
+                    try:
+                        self._compare(fingerprint, stored, result, payload, columns)
+                    except StoreError as error:
+                        contradictions.append(error)
+                database.execute("DELETE FROM lease WHERE run = ? AND block = ?", (run, block))
+                database.execute("DELETE FROM failure WHERE run = ? AND block = ?", (run, block))
+        if contradictions:
+            raise contradictions[0]
+        return tuple(new)
 
     def _compare(
         self, fingerprint: str, stored: sqlite3.Row, result: BlockResult, payload: bytes, columns: str
@@ -383,6 +395,28 @@ def _fingerprint(value: object) -> str:
 def _is_stored(database: sqlite3.Connection, run: int, block: int) -> bool:
     """Whether the block is done."""
     return database.execute("SELECT 1 FROM block WHERE run = ? AND block = ?", (run, block)).fetchone() is not None
+
+
+def _insert(
+    database: sqlite3.Connection,
+    run: int,
+    block: int,
+    result: BlockResult,
+    *,
+    columns: str,
+    checksum: int,
+    payload: bytes,
+) -> None:
+    """A new row for a block."""
+    reasons = {str(trial): why for trial, why in sorted(result.failures.items())}
+    database.execute(
+        "INSERT INTO block (run, block, trials, failed, elapsed, device, created, columns, failures, checksum, payload)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            *(run, block, int(result.trial.size), len(reasons), result.elapsed, result.device, time.time()),
+            *(columns, json.dumps(reasons) if reasons else None, checksum, payload),
+        ),
+    )
 
 
 def _describe(database: sqlite3.Connection, run: int) -> Run:

@@ -1,7 +1,7 @@
 """The smallest noise multiplier σ that keeps ε within a target, under any of the analyses.
 
-ε falls as σ grows. The search closes in on σ by the secant rule in (log σ, log ε) and returns a σ whose own ε, computed
-by the same analysis, does not exceed the target.
+ε falls as σ grows. The search closes in on σ in (log σ, log ε) and returns a σ whose own ε, computed by the same
+analysis, does not exceed the target.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+
+from scipy import optimize
 
 from coalmine import _validate
 from coalmine.accounting import full_batch, last_iterate, standard
@@ -118,42 +120,38 @@ def _guess(mechanism: DpSgd, target: float, delta: float) -> float:
 def _search(
     at: Callable[[float], float], name: str, target: float, start: float, *, tolerance: float = _TOLERANCE
 ) -> float:
-    """The smallest σ with at(σ) ≤ target: bracket it, then secant steps in log-log that stay inside the bracket."""
-    sigma, step = start, 0.05
-    low: tuple[float, float] | None = None  # (log σ, log value) with the value too large
-    high: tuple[float, float] | None = None  # … with the value small enough
-    best = math.nan
-    for _ in range(200):
+    """The smallest σ with at(σ) ≤ target: bracket it from ``start``, then Brent's method in (log σ, log value).
+
+    The best σ seen is returned, never one that was not evaluated. Brent's method ends with both sides evaluated and
+    closer together than the tolerance.
+    """
+    best = math.inf
+
+    def excess(log_sigma: float) -> float:
+        nonlocal best
+        sigma = math.exp(log_sigma)
         value = at(sigma)
-        point = (math.log(sigma), min(700.0, math.log(max(value, 1e-300))))
         if value <= target:
-            high, best = point, sigma
-        else:
-            low = point
-        if low is None:
-            if sigma <= SMALLEST:
-                break
-            sigma = max(SMALLEST, sigma * math.exp(-step))
-            step *= 2.5
-        elif high is None:
-            if sigma >= LARGEST:
-                raise InvalidInputError(
-                    f"{name} = {target!r} is not allowed: expected at least {value:.6g}, "
-                    f"which is what the largest noise_multiplier tried ({LARGEST:g}) gives"
-                )
-            sigma = min(LARGEST, sigma * math.exp(step))
-            step *= 2.5
-        elif high[0] - low[0] <= tolerance:
+            best = min(best, sigma)
+        # A zero or an overflow far from the target must not upset the interpolation.
+        ratio = value / target
+        return math.log(min(max(ratio, 1e-3), 1e3)) if ratio != 1.0 else -1e-300
+
+    low_end, high_end = math.log(SMALLEST), math.log(LARGEST)
+    first, step = math.log(start), 0.03
+    sign = 1.0 if excess(first) > 0.0 else -1.0
+    near = far = first
+    while True:
+        near, far = far, min(max(far + sign * step, low_end), high_end)
+        if near == far:
             break
-        else:
-            sigma = math.exp(_next_guess(low, high, math.log(target), tolerance))
+        if sign * excess(far) <= 0.0:
+            optimize.brentq(excess, near, far, xtol=tolerance, rtol=1e-12)
+            break
+        step *= 3.0
+    if math.isinf(best):
+        raise InvalidInputError(
+            f"{name} = {target!r} is not allowed: expected at least {at(LARGEST):.6g}, "
+            f"which is what the largest noise_multiplier tried ({LARGEST:g}) gives"
+        )
     return best
-
-
-def _next_guess(low: tuple[float, float], high: tuple[float, float], log_target: float, tolerance: float) -> float:
-    """Where the secant through both ends meets the target, a little to the safe side, kept off the ends."""
-    width = high[0] - low[0]
-    share = (low[1] - log_target) / (low[1] - high[1]) if low[1] > high[1] else 0.5
-    x = low[0] + share * width
-    margin = min(0.4 * tolerance, 0.25 * width)
-    return min(max(x, low[0] + margin), high[0] - margin)

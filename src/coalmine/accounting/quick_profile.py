@@ -21,7 +21,7 @@ def quick_profile(mechanism: DpSgd, *, points: int = 256) -> Profile:
     curve lies below the one of :func:`coalmine.accounting.standard.profile` by about 0.1 % at most.
 
     >>> round(float(quick_profile(DpSgd(sample_rate=0.1, noise_multiplier=1.3, steps=100)).deltas[0]), 3)
-    0.338
+    0.328
     """
     _validate.instance("mechanism", mechanism, DpSgd)
     points = _validate.integer("points", points, at_least=2)

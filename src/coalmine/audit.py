@@ -155,15 +155,17 @@ def audit(
             return audit(settings, store=opened, execution=how, watcher=watcher, train=train)
     setting = prepare(settings, data_dir=how.data_dir)
     level = (1.0 - settings.audit.confidence) / len(settings.adversary)
-    results = tuple(
-        _judge(
-            setting,
-            section,
-            play_adversary(setting, section, store=store, how=how, watcher=watcher or Nobody()),
-            level=level,
+    results = []
+    for section in settings.adversary:
+        if not train and not store.done(fingerprint(_identity(setting, section))):
+            continue
+        played = play_adversary(setting, section, store=store, how=how, watcher=watcher or Nobody(), train=train)
+        if len(played.trials) >= 2:
+            results.append(_judge(setting, section, played, level=level))
+    if not results:
+        raise StoreError(
+            f"store {str(store.path)!r} has no trials of this audit yet: run coalmine audit with the same config first"
         )
-        for section in settings.adversary
-    )
     claim = settings.audit.claim_epsilon or setting.guarantee.epsilon
     strongest = max(results, key=lambda one: one.bound.epsilon)
     return AuditResult(
@@ -179,7 +181,7 @@ def audit(
         data_note=setting.data_note,
         guarantee=setting.guarantee,
         heuristic=setting.heuristic,
-        adversaries=results,
+        adversaries=tuple(results),
         belief=_belief(setting, strongest.bound),
         advantage=_advantage(setting),
         claim=claim,
@@ -245,7 +247,13 @@ class Played:
 
 
 def play_adversary(
-    setting: Setting, section: config.AdversarySection, *, store: Store, how: config.Execution, watcher: Watcher
+    setting: Setting,
+    section: config.AdversarySection,
+    *,
+    store: Store,
+    how: config.Execution,
+    watcher: Watcher,
+    train: bool = True,
 ) -> Played:
     """Craft the attack and bring it to its number of trials; what is stored already is not trained again."""
     attack = adversary(section.name, **section.options).craft(
@@ -254,6 +262,8 @@ def play_adversary(
     identity = _identity(setting, section)
     name = fingerprint(identity)
     wanted = setting.config.audit.trials
+    if not train:
+        return Played(attack=attack, fingerprint=name, trials=store.scores(name, below=wanted))
     settings = setting.config.model_dump(mode="json", exclude_none=True)
     store.register(name, {"identity": identity, "trials": wanted, "versions": versions(), "config": settings})
     task = BuiltInTask(
@@ -280,8 +290,9 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
     """What the scores of one adversary prove."""
     who: Adversary = adversary(section.name, **section.options)
     neighbours = played.attack.neighbours
+    scores = scores_of(played.trials)
     bound, others = prove(
-        scores_of(played.trials),
+        scores,
         delta=setting.config.audit.delta,
         confidence=1.0 - level,
         relation=neighbours.relation,
@@ -299,6 +310,7 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         others=others,
         notes=played.attack.notes,
         seconds=played.trials.elapsed,
+        scores=scores,
     )
 
 

@@ -25,6 +25,7 @@ def audit(
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Trials for each adversary, both worlds together.")] = None,
     claim_epsilon: Annotated[float | None, typer.Option(help="Audit this claim instead of the guarantee.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     workers: Annotated[int, typer.Option(help="Processes that train at once; 0 means one for each core.")] = 0,
@@ -47,14 +48,20 @@ def audit(
         overrides.append(f"audit.claim_epsilon={claim_epsilon}")
     settings = configs.load(config, preset=preset, overrides=overrides)
     execution = configs.Execution(device=device, workers=workers, data_dir=data_dir)
-    return run_audit(settings, store=store, execution=execution, json=json)
+    return run_audit(settings, store=store, execution=execution, json=json, report=report)
 
 
-def run_audit(settings: AuditConfig, *, store: Path, execution: Execution, json: bool) -> int:
+def run_audit(
+    settings: AuditConfig, *, store: Path, execution: Execution, json: bool, report: Path | None = None
+) -> int:
     """Run an audit with its progress bar, print the result, and give the exit code."""
+    from coalmine import report as reports
     from coalmine.audit import audit as run
     from coalmine.cli._watch import Watch
 
+    if report is not None:  # found out now, not after hours of training
+        reports.check_packages()
+        reports.check_target(report)
     section = settings.audit
     with Watch(delta=section.delta, confidence=section.confidence, shown=not json and sys.stderr.isatty()) as watch:
         result = run(settings, store=store, execution=execution, watcher=watch)
@@ -62,6 +69,8 @@ def run_audit(settings: AuditConfig, *, store: Path, execution: Execution, json:
         print_json(result.to_dict())
     else:
         show(result)
+    if report is not None:
+        result.to_html(report)
     return 1 if result.verdict == "refuted" else 0
 
 
@@ -78,7 +87,7 @@ def show(result: AuditResult) -> None:
     )
     heuristic = number(result.heuristic.epsilon, 2) if result.heuristic else "-"
     print_table(
-        f"ε at δ = {section.delta:g} for one row added or removed; the bounds hold together at {section.confidence:.4g}",
+        f"ε at δ = {section.delta:g} for one row added or removed; the bounds hold jointly at {section.confidence:.4g}",
         ["adversary", "sees", "trials", "proved ε ≥", "if Gaussian ε ≥", "heuristic ε ≈", "guarantee ε ≤"],
         [
             [

@@ -73,8 +73,8 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
                         store.fail(name, block, failed[block])
                     continue
                 group.learn(results)
-                for block, result in zip(taken, results, strict=True):
-                    store.put(name, block, result)
+                store.put_many(name, dict(zip(taken, results, strict=True)))
+                for result in results:
                     on_block(result)
     if stopped is not None:
         raise stopped

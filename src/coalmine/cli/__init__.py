@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 
 import coalmine
-from coalmine.cli import account, adversaries, audit, bound, calibrate, choose, counterexample, data, plan, runs, study
+from coalmine.cli import (
+    account,
+    adversaries,
+    audit,
+    bound,
+    calibrate,
+    choose,
+    counterexample,
+    data,
+    plan,
+    report,
+    runs,
+    study,
+)
 from coalmine.cli._output import as_option_names
 from coalmine.errors import CoalmineError
 
@@ -42,6 +55,7 @@ def _root(
 
 app.command("audit")(audit.audit)
 app.command("adversaries")(adversaries.adversaries)
+app.command("report")(report.report)
 app.add_typer(runs.runs, name="runs")
 app.add_typer(study.study, name="study")
 app.command("account")(account.account)

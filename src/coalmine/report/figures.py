@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from coalmine.records import LowerBound
 from coalmine.report import series, tables, words
 
 if TYPE_CHECKING:
@@ -49,7 +48,6 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
         + ": what is known about the privacy loss ε"
     )
     order = [label["row"] for label in labels]
-    height = alt.Step(62)
     y = alt.Y("row:N", sort=order, axis=None)
     scale = alt.Scale(domain=domain, nice=False, zero=True)
     ticks = 5 if width < 600 else 10
@@ -122,12 +120,12 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
             (False, "note", 22, 11, "normal", QUIET),
         )
     ]
-    chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width - 20, height=height)
+    chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=62 * len(labels))
     caption = (
         "Each bar is one statement about ε for one row of the data, at "
-        f"δ = {result.config.audit.delta:g}. Theory says how large ε can be at most; the attacks prove how large it is at "
-        "least. The truth lies between the longest blue bar and the orange one. The scale on top translates ε into how "
-        "sure someone who starts at 50% may become about one person's row."
+        f"δ = {words.small(result.config.audit.delta)}. Theory says how large ε can be at most; the attacks prove how "
+        f"large it is at least. {_reading(result)} The scale on top translates ε into how sure someone who starts at "
+        "50% may become about one person's row."
     )
     return Figure(name="overview", title=title, caption=caption, chart=_finished(chart, title, width))
 
@@ -138,7 +136,7 @@ _SHAPES = {"ceiling": "M0,-1V1", "gaussian": "circle"}
 def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
     """The scores of the two worlds over each other."""
     rows = series.histogram(series.scores_of(one))
-    title = f"The more the two worlds' scores differ, the more {one.label} can tell"
+    title = f"The scores that {one.label} gives to trainings without and with the canary"
     steps = [{**row, "at": row["from"]} for row in rows]
     for world in ("world 0", "world 1"):  # close the last step
         last = [row for row in rows if row["world"] == world][-1]
@@ -171,9 +169,9 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
             alt.Chart(_values([{"at": threshold}])).mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5).encode(x=x)
         )
     caption = (
-        "Every training ends in one score; a larger score speaks for world 1. Where the orange and the blue outline lie "
-        "on each other, the attack learns nothing. The dashed line is the threshold that carries the bound: a score "
-        "above it is taken for world 1."
+        "Every training ends in one score; a larger score speaks for world 1. Where the orange and the blue outline "
+        "lie on each other, the attack learns nothing. The dashed line is the threshold that carries the bound: a "
+        "score above it is taken for world 1."
     )
     if one.failed:
         caption += f" {one.failed} trainings failed and stand at the far left."
@@ -181,7 +179,7 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
         name=f"scores-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(alt.layer(*layers).properties(width=width - 56, height=230), title, width),
+        chart=_finished(alt.layer(*layers).properties(width=width, height=230), title, width),
     )
 
 
@@ -213,8 +211,8 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     widths = {"attack": 2.0, "guarantee": 3.0, "claim": 2.0, "coin": 1.2}
     for line in lines:
         line["name"] = names[line["curve"]]
-    for kind in kinds:
-        layers.append(
+    layers += [
+        (
             alt.Chart(_values([line for line in lines if line["curve"] == kind]))
             .mark_line(strokeWidth=widths[kind], interpolate="step-after" if kind == "attack" else "linear", clip=True)
             .encode(
@@ -228,10 +226,11 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
                 strokeDash=alt.StrokeDash(
                     "name:N",
                     scale=alt.Scale(domain=[names[k] for k in kinds], range=[dashes[k] for k in kinds]),
-                    legend=None if kind != kinds[0] else alt.Undefined,
                 ),
             )
         )
+        for kind in kinds
+    ]
     counts = one.bound.counts
     if counts is not None:
         layers.append(
@@ -242,10 +241,10 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     sure = words.confidence(one.bound.confidence)
     title = f"The errors that {one.label} makes, against the fewest that privacy allows"
     caption = (
-        "Each point on the blue line is a way to guess: how often it raises a false alarm, and how often it misses. Further "
-        f"down and left is a better attack. The pale band holds the whole true line at {sure} confidence (a "
-        "Dvoretzky–Kiefer–Wolfowitz band). If the band lay wholly below the orange line somewhere, the promise would be "
-        "broken."
+        "Each point on the blue line is a way to guess: how often it raises a false alarm, and how often it misses. "
+        f"Further down and left is a better attack. The pale band holds the whole true line at {sure} confidence (a "
+        "Dvoretzky–Kiefer–Wolfowitz band). If the band lay wholly below the orange line somewhere, the promise would "
+        "be broken."
     )
     if one.bound.copies > 1:
         caption += f" The promise is drawn for worlds that differ in {one.bound.copies} rows."
@@ -255,7 +254,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
         name=f"tradeoff-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(alt.layer(*layers).properties(width=width - 60, height=width - 60), title, width),
+        chart=_finished(alt.layer(*layers).properties(width=width, height=width - 60), title, width),
     )
 
 
@@ -297,15 +296,15 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     title = f"What {one.label} proved as the number of trainings grew"
     caption = (
         "Each dot is the bound that an audit planned with only the first n trainings would have given "
-        f"({words.confidence(one.bound.confidence)} confidence each, not all at once); the last dot is this audit's own. "
-        "More trainings can lift the dots, but never above the dashed line, which is what an attack without a single "
+        f"({words.confidence(one.bound.confidence)} confidence each, not all at once); the last dot is this audit's "
+        "own. More trainings can lift the dots, but never above the dashed line, which is what an attack without a single "
         "error would prove."
     )
     return Figure(
         name=f"growth-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(alt.layer(lines, dots).properties(width=width - 56, height=230), title, width),
+        chart=_finished(alt.layer(lines, dots).properties(width=width, height=230), title, width),
     )
 
 
@@ -352,9 +351,18 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
         if bound.ceiling is not None and math.isfinite(bound.ceiling):
             marks.append({"row": row, "mark": "ceiling", "epsilon": bound.ceiling})
         gaussian = tables.gaussian(one.others)
-        if isinstance(gaussian, LowerBound) and math.isfinite(gaussian.epsilon):
+        if gaussian is not None and 0.0 < gaussian.epsilon < math.inf:
             marks.append({"row": row, "mark": "gaussian", "epsilon": gaussian.epsilon})
     return rows, marks, labels
+
+
+def _reading(result: AuditResult) -> str:
+    """How the bars of the overview stand to each other."""
+    if result.verdict == "refuted":
+        return f"Here the longest blue bar goes beyond {words.claim(result)}: that is false."
+    if not _promises(result):
+        return "The truth is at least the longest blue bar; nothing limits it from above."
+    return "The truth lies between the longest blue bar and the orange one."
 
 
 def _note(one: AdversaryResult) -> str:
@@ -363,13 +371,16 @@ def _note(one: AdversaryResult) -> str:
     if one.bound.ceiling is not None:
         note += f" could prove ≤ {words.down(one.bound.ceiling)}"
     gaussian = tables.gaussian(one.others)
-    return f"{note}; ≥ {words.down(gaussian.epsilon)} if Gaussian" if gaussian else note
+    return f"{note}; ≥ {words.down(gaussian.epsilon)} if Gaussian" if gaussian and gaussian.epsilon > 0.0 else note
 
 
 def _promises(result: AuditResult) -> bool:
     return result.guarantee.epsilon < math.inf
 
 
+_LEGENDS = (
+    "{offset: 14, bottom: {direction: 'vertical', anchor: 'start'}, top: {direction: 'vertical', anchor: 'start'}}"
+)
 _UNIT = alt.Scale(domain=[0, 1], nice=False)
 
 
@@ -404,10 +415,12 @@ def _finished(chart: Any, title: str, width: int) -> Any:
     lines = textwrap.wrap(title, max(20, int(width / 6.9)))
     return (
         chart.properties(
-            title=alt.Title(lines, anchor="start", frame="group", fontSize=13, fontWeight="bold", color=INK, offset=12),
+            title=alt.Title(
+                lines, anchor="start", frame="bounds", fontSize=13, fontWeight="bold", color=INK, offset=12
+            ),
             background="white",
             padding=4,
-            autosize=alt.AutoSizeParams(type="pad", contains="padding"),
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         )
         .configure(font=FONT)
         .configure_view(stroke=None)
@@ -421,5 +434,12 @@ def _finished(chart: Any, title: str, width: int) -> Any:
             domainColor=QUIET,
             tickColor=QUIET,
         )
-        .configure_legend(labelColor=INK, labelFontSize=11.5, labelLimit=320, rowPadding=2, symbolStrokeColor=INK)
+        .configure_legend(
+            labelColor=INK,
+            labelFontSize=11.5,
+            labelLimit=320,
+            rowPadding=2,
+            symbolStrokeColor=INK,
+            layout=alt.ExprRef(_LEGENDS),
+        )
     )

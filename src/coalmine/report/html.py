@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jinja2
 from markupsafe import Markup
 
-from coalmine.report import figures, render, tables, words
+from coalmine.records import LowerBound
+from coalmine.report import figures, render, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 
 def render_template(context: dict[str, Any]) -> str:
     """The template with its style sheet; escaping is on for every value that is not Markup."""
-    folder = resources.files("coalmine.report")
+    folder = resources.files("coalmine.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["tight"] = tight
     template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
     style = Markup((folder / "page.css").read_text(encoding="utf-8"))  # our own file, not input
     return template.render(style=style, **context)
@@ -39,8 +42,8 @@ def document(result: AuditResult) -> str:
             "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
             "meaning": words.meaning(result),
             "adversaries": [_adversary(result, one) for one in result.adversaries],
-            "methods": tables.methods(result),
             "theory": _theory(result),
+            "evidence": [row for one in result.adversaries for row in _methods(one)],
             "toml": toml(settings.model_dump(mode="json", exclude_none=True)),
             "mechanism": [(key.replace("_", " "), _plain(value)) for key, value in result.mechanism.items()],
             "versions": list(result.versions.items()),
@@ -50,12 +53,18 @@ def document(result: AuditResult) -> str:
     )
 
 
+def tight(text: str) -> str:
+    """Keep "ε ≤ 4.00" on one line."""
+    return re.sub("([εδ]) ([≤≥≈=]) ", "\\1\u00a0\\2\u00a0", text)
+
+
 def _adversary(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
     """One adversary's section."""
     return {
         "label": one.label,
-        "bound": words.epsilon(one.bound),
-        "confidence": words.confidence(one.bound.confidence),
+        "proved": f"{words.epsilon(one.bound)} at {words.confidence(one.bound.confidence)} confidence"
+        if one.bound.epsilon > 0.0
+        else "nothing proved",
         "about": words.adversary(one),
         "notes": list(one.notes),
         "figures": [
@@ -66,7 +75,7 @@ def _adversary(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
 
 
 def _shown(figure: Figure, narrow: Figure | None = None) -> dict[str, Any]:
-    """A figure for the page, with a narrow form for phones where it has one. Markup: made by the renderer, which escapes."""
+    """A figure for the page, with a narrow form for phones where it has one. The renderer escapes text in an SVG."""
     return {
         "title": figure.title,
         "caption": figure.caption,
@@ -82,10 +91,33 @@ def _subject(result: AuditResult) -> str:
     if not {"rows", "parameters", "steps", "sample_rate", "noise_multiplier", "clip"} <= set(known):
         return ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in known.items()) or name
     return (
-        f"DP-SGD on {name}: {known['rows']} rows, a model with {known['parameters']} parameters, {known['steps']} steps at "
-        f"sampling rate {known['sample_rate']:.4g}, noise multiplier {known['noise_multiplier']:.4g}, clipping norm "
+        f"DP-SGD on {name}: {known['rows']} rows, a model with {known['parameters']} parameters, {known['steps']} steps "
+        f"at sampling rate {known['sample_rate']:.4g}, noise multiplier {known['noise_multiplier']:.4g}, clipping norm "
         f"{known['clip']:g}; {words.trials(result)}, half of them in each world"
     )
+
+
+def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
+    """What each method made of one adversary's scores."""
+    rows = []
+    for found in (one.bound, *one.others):
+        proved = isinstance(found, LowerBound)
+        rows.append(
+            {
+                "attack": one.label,
+                "counts": found is one.bound,
+                "method": words.method(found.method),
+                "epsilon": words.epsilon(found),
+                "kind": "proved" if proved else "estimate: proves nothing",
+                "confidence": words.confidence(found.confidence) if isinstance(found, LowerBound) else "none",
+                "ceiling": words.down(found.ceiling)
+                if isinstance(found, LowerBound) and found.ceiling is not None
+                else "none",
+                "relation": words.RELATIONS[found.relation],
+                "assumptions": list(found.assumptions),
+            }
+        )
+    return rows
 
 
 def _theory(result: AuditResult) -> list[dict[str, Any]]:

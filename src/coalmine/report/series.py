@@ -1,4 +1,4 @@
-"""The numbers behind the figures, as plain rows: histograms, the trade-off curve with its band, the bound as trials grew."""
+"""The numbers behind the figures, as plain rows: histograms, the trade-off curve with its band, the growing bound."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An audit in plain sentences. What is promised is rounded up, what is proved is rounded down, so no rounding flatters."""
+"""An audit in plain sentences. What is promised is rounded up, what is proved is rounded down: no rounding flatters."""
 
 from __future__ import annotations
 
@@ -86,6 +86,20 @@ def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
     return f"ε ≈ {near(statement.epsilon)}"
 
 
+def small(value: float) -> str:
+    """A small probability as a power of ten.
+
+    >>> small(1e-5), small(2.5e-6), small(0.01)
+    ('10⁻⁵', '2.5·10⁻⁶', '0.01')
+    """
+    if value >= 0.001:
+        return f"{value:g}"
+    mantissa, _, power = f"{value:.3e}".partition("e")
+    digits = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    first = mantissa.rstrip("0").rstrip(".")
+    return f"10{digits}" if first == "1" else f"{first}·10{digits}"
+
+
 def confidence(value: float) -> str:
     """A confidence in percent, rounded down.
 
@@ -144,12 +158,12 @@ def verdict(result: AuditResult) -> str:
     proved = f"{best.label} proves {epsilon(best.bound)}"
     sure = f"at {confidence(section.confidence)} confidence"
     if result.verdict == "refuted":
-        return f"Refuted: {proved} {sure}, which contradicts {claim(result)} (δ = {section.delta:g})."
+        return f"Refuted: {proved} {sure}, which contradicts {claim(result)} (δ = {small(section.delta)})."
     count = len(result.adversaries)
     who = "the one adversary" if count == 1 else f"the strongest of {count} adversaries"
     return (
-        f"Consistent: nothing here contradicts {claim(result)} (δ = {section.delta:g}); {who}, {best.label}, proves "
-        f"{epsilon(best.bound)} {sure}."
+        f"Consistent: nothing here contradicts {claim(result)} (δ = {small(section.delta)}); {who}, {best.label}, "
+        f"proves {epsilon(best.bound)} {sure}."
     )
 
 
@@ -197,13 +211,13 @@ def meaning(result: AuditResult) -> list[str]:
         sure = share(up(100 * belief["guarantee"], 1))
         lines.append(
             f"What is promised: after seeing the training's results, that someone is at most {sure} sure, except with "
-            f"a probability of about {delta:g}."
+            f"a probability of about {small(delta)}."
         )
         if "guarantee" in advantage:
             right = share(up(50 + 50 * advantage["guarantee"], 1))
             lines.append(
-                f"Guessing for everybody, they are right in at most {right} of cases; a coin is right in 50% (an advantage "
-                f"of at most {up(100 * advantage['guarantee'], 1)} percentage points over a coin)."
+                f"Guessing again and again, they are right in at most {right} of cases; a coin is right in 50% (an "
+                f"advantage of at most {up(100 * advantage['guarantee'], 1)} percentage points over a coin)."
             )
     else:
         lines.append("What is promised: nothing. Without noise there is no limit to how sure they may become.")

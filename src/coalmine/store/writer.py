@@ -16,8 +16,8 @@ class Writer:
     """Stores blocks in a thread of its own: training does not wait for the disk.
 
     Blocks that arrive while the disk is busy are stored together in the next transaction, so that a slow disk gets
-    fewer and larger ones. ``on_stored`` is called (in that thread) with the indices of blocks once they are on the disk:
-    only then they are done. Leaving the context waits until everything is stored. An error, of the store or of
+    fewer and larger ones. ``on_stored`` is called (in that thread) with the indices of blocks once they are on the
+    disk: only then they are done. Leaving the context waits until everything is stored. An error, of the store or of
     ``on_stored``, is raised by the next :meth:`put` or on leaving.
 
     >>> import tempfile

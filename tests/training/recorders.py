@@ -14,7 +14,6 @@ class Final:
 
     def __init__(self):
         self.parameters = {}
-        self.initial = {}
 
     def start(self, trials):
         self.started = trials
@@ -25,7 +24,6 @@ class Final:
     def finish(self, models):
         for i, trial in enumerate(models.trials.tolist()):
             self.parameters[trial] = models.parameters[i].cpu().numpy().copy()
-            self.initial[trial] = models.initial_parameters[i].cpu().numpy().copy()
 
 
 class Everything(Final):
@@ -47,6 +45,25 @@ class Everything(Final):
                 (self.after, iterate.parameters),
             ):
                 kept.setdefault(trial, []).append(tensor[i].cpu().numpy().copy())
+
+
+class Total(Final):
+    """Keeps the sum of the private gradients, ``[trials, P]``."""
+
+    view = View.ALL_ITERATES
+
+    def __init__(self):
+        super().__init__()
+        self.totals = []
+
+    def start(self, trials):
+        self.totals.append(0.0)
+
+    def observe(self, iterate):
+        self.totals[-1] = self.totals[-1] + iterate.private_gradient.double()
+
+    def total(self):
+        return np.concatenate([t.cpu().numpy() for t in self.totals])
 
 
 def stacked(kept, trials):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -106,8 +107,8 @@ class StackedModels(BlackBox):
         """Parameters of every model, ``[S, P]``."""
         return self._parameters
 
-    @property
+    @functools.cached_property
     def initial_parameters(self) -> Tensor:
-        """Parameters each training started from, ``[S, P]``, drawn again from their streams when asked for."""
+        """Parameters each training started from, ``[S, P]``, drawn again from their streams when first asked for."""
         initial: Tensor = self._initial()
         return initial

@@ -23,19 +23,19 @@ _CHUNK = 16_384
 
 
 class Noise(Protocol):
-    """Noise for S trials, vector by vector."""
+    """Noise for S trials, step by step."""
 
-    def vector(self, position: int) -> Tensor:
-        """The next vector of the trial at this position of the stack; valid until the next call."""
+    def add_to(self, gradient: Tensor, *, scale: float) -> None:
+        """Add ``scale`` times a fresh vector of standard normals to each row of ``[S, P]``."""
         ...
 
 
 def make_noise(
-    fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device, dtype: torch.dtype
+    fingerprint: str, trials: Sequence[int], *, size: int, steps: int, device: torch.device, dtype: torch.dtype
 ) -> Noise:
-    """The noise of these trials, from the streams of this kind of device."""
+    """The noise of these trials for so many steps, from the streams of this kind of device."""
     if device.type == "cpu":
-        return CpuNoise(fingerprint, trials, size=size, dtype=dtype)
+        return CpuNoise(fingerprint, trials, size=size, steps=steps, dtype=dtype)
     return CudaNoise(fingerprint, trials, size=size, device=device, dtype=dtype)
 
 
@@ -52,34 +52,43 @@ class CudaNoise:
             generator.manual_seed(seeds.key(fingerprint, purpose="noise", trial=trial) % 2**64)
             self._generators.append(generator)
 
-    def vector(self, position: int) -> Tensor:
-        """The next vector of the trial at this position of the stack; valid until the next call."""
-        return self._held.normal_(generator=self._generators[position])
+    def add_to(self, gradient: Tensor, *, scale: float) -> None:
+        """Add ``scale`` times a fresh vector of standard normals to each row."""
+        for row, generator in zip(gradient.unbind(0), self._generators, strict=True):
+            row.add_(self._held.normal_(generator=generator), alpha=scale)
 
 
 class CpuNoise:
-    """Noise for S trials, step by step: ``next()`` gives, for each trial, a fresh vector of P standard normals."""
+    """Noise from NumPy's Philox, a generator a trial, keyed by all 128 bits of the trial's key.
 
-    def __init__(self, fingerprint: str, trials: Sequence[int], *, size: int, dtype: torch.dtype) -> None:
-        self._size = size
-        self._ahead = max(1, _CHUNK // size)
+    A small model draws the noise of several steps in one go; a large one draws a step at a time, while the row it is
+    added to is in the cache.
+    """
+
+    def __init__(self, fingerprint: str, trials: Sequence[int], *, size: int, steps: int, dtype: torch.dtype) -> None:
+        self._size, self._dtype = size, dtype
+        self._ahead = max(1, min(steps, _CHUNK // size))
+        self._left = 0
         self._bits = [np.random.Philox(key=seeds.key(fingerprint, purpose="noise", trial=t)) for t in trials]
         self._pairs = -(-self._ahead * size // 2)
-        self._dtype = dtype
         self._angle = torch.empty(self._pairs, dtype=dtype)
-        held = len(trials) if self._ahead > 1 else 1
-        self._held = torch.empty((held, 2 * self._pairs), dtype=dtype)
-        self._left = [0] * len(trials)
+        self._held = torch.empty((len(trials) if self._ahead > 1 else 1, 2 * self._pairs), dtype=dtype)
 
-    def vector(self, position: int) -> Tensor:
-        """The next vector of the trial at this position of the stack; valid until the next call."""
-        row = self._held[position if self._ahead > 1 else 0]
-        if self._left[position] == 0:
-            self._fill(row, self._bits[position])
-            self._left[position] = self._ahead
-        self._left[position] -= 1
-        start = self._left[position] * self._size
-        return row[start : start + self._size]
+    def add_to(self, gradient: Tensor, *, scale: float) -> None:
+        """Add ``scale`` times a fresh vector of standard normals to each row."""
+        if self._ahead == 1:
+            vector = self._held[0, : self._size]
+            for row, bits in zip(gradient.unbind(0), self._bits, strict=True):
+                self._fill(self._held[0], bits)
+                row.add_(vector, alpha=scale)
+            return
+        if self._left == 0:
+            for held, bits in zip(self._held.unbind(0), self._bits, strict=True):
+                self._fill(held, bits)
+            self._left = self._ahead
+        self._left -= 1
+        start = self._left * self._size
+        gradient.add_(self._held[:, start : start + self._size], alpha=scale)
 
     def _fill(self, out: Tensor, bits: np.random.Philox) -> None:
         """Box-Muller: r = √(−2·ln u), z = r·cos θ and r·sin θ, with u in (0, 1] and θ in [−π, π]."""

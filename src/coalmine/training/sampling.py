@@ -16,6 +16,7 @@ from coalmine import seeds
 from coalmine.records import Relation, Sampling
 from coalmine.training.canary import Neighbours
 from coalmine.training.config import TrainingConfig
+from coalmine.training.data import ZeroGradients
 
 Rows = NDArray[np.int64]
 _CHUNK = 16_384
@@ -41,17 +42,18 @@ def slots(neighbours: Neighbours, *, world: int) -> Rows:
     return table
 
 
-def poisson(table: Rows, *, rate: float, generator: np.random.Generator) -> Iterator[Rows]:
+def poisson(table: Rows, *, rate: float, steps: int, generator: np.random.Generator) -> Iterator[Rows]:
     """Batches without end: each slot on its own with probability ``rate``, anew each step.
 
-    The slots of many steps are laid end to end, and the gaps between drawn slots are geometric. Since a geometric
-    gap has no memory, cutting the line off at the end of a chunk and starting afresh changes nothing.
+    At most ``steps`` batches are drawn ahead: the slots of many steps are laid end to end, and the gaps between drawn
+    slots are geometric. Since a geometric gap has no memory, cutting the line off at the end of a chunk and starting
+    afresh changes nothing.
     """
     n = table.size
-    if rate == 0.0 or rate == 1.0:
+    if n == 0 or rate == 0.0 or rate == 1.0:
         while True:
             yield table if rate == 1.0 else table[:0]
-    steps = max(1, int(_CHUNK // max(1.0, n * rate)))
+    steps = min(steps, max(1, int(_CHUNK // max(1.0, n * rate))))
     length = steps * n
     expected = length * rate
     draw = int(expected + 6.0 * np.sqrt(expected) + 16)
@@ -86,14 +88,17 @@ def batches(
 ) -> Iterator[Rows]:
     """The rows of each step of one trial, in its world, as the config's sampling draws them.
 
-    ``shuffle`` makes ⌈n / batch size⌉ batches an epoch in both worlds.
+    ``shuffle`` makes ⌈n / batch size⌉ batches an epoch in both worlds. Where the base data has zero gradients, only
+    the canary's rows are listed.
     """
     table = slots(neighbours, world=world)
-    rows = neighbours.base.rows
-    if config.sampling is Sampling.FULL:
-        return poisson(table, rate=1.0, generator=np.random.default_rng(0))
+    rows, idle = neighbours.base.rows, isinstance(neighbours.base, ZeroGradients)
     generator = seeds.generator(fingerprint, purpose="batches", trial=trial)
     if config.sampling is Sampling.SHUFFLE:
         assert config.batch_size is not None
-        return shuffle(table, batches=-(-rows // int(config.batch_size)), generator=generator)
-    return poisson(table, rate=config.rate(rows), generator=generator)
+        dealt = shuffle(table, batches=-(-rows // int(config.batch_size)), generator=generator)
+        return (batch[batch >= rows] for batch in dealt) if idle else dealt
+    # Each slot is drawn on its own, so the base rows need not be drawn where they do nothing.
+    return poisson(
+        table[table >= rows] if idle else table, rate=config.rate(rows), steps=config.steps, generator=generator
+    )

@@ -142,7 +142,7 @@ class Stack:
         self.engine = make_engine(network, device=device, dtype=self.dtype)
         self._scratch = Scratch(device=device, dtype=self.dtype)
         self._noise = (
-            make_noise(fingerprint, numbers, size=self.size, device=device, dtype=self.dtype)
+            make_noise(fingerprint, numbers, size=self.size, steps=config.steps, device=device, dtype=self.dtype)
             if config.noise_multiplier
             else None
         )

@@ -29,12 +29,21 @@ class Cell:
     tree: Mapping[str, Any]
     published: float | None
 
-    def config(self, *, copies: int, trials: int) -> AuditConfig:
-        """The audit that measures it with k copies of the canary."""
-        tree = copy.deepcopy(dict(self.tree))
-        tree["adversary"] = [{**tree["adversary"][0], **({"copies": copies} if copies else {})}]
-        tree["audit"]["trials"] = trials
-        return parse(tree)
+    def configs(self, *, copies: tuple[int, ...], trials: int) -> tuple[AuditConfig, ...]:
+        """The audits that measure it, one for each number of copies; one in all if the adversary plants no copies."""
+        who = self.tree["adversary"][0]
+        if who["name"] == "membership":
+            copies = ()
+        return tuple(
+            parse(
+                {
+                    **self.tree,
+                    "adversary": [{**who, **choice}],
+                    "audit": {**self.tree["audit"], "trials": trials},
+                }
+            )
+            for choice in ([{"copies": k} for k in copies] or [{}])
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -117,8 +126,8 @@ def _parse(name: str, tree: Mapping[str, Any]) -> Study:
                 f"{label}={values[index]:g}" if isinstance(values[index], (int, float)) else str(values[index])
             )
             published = published[index] if isinstance(published, list) else published
-        value = float(published) if isinstance(published, (int, float)) and published >= 0 else None
-        cells.append(Cell(name=",".join(words), tree=config, published=value))
+        printed = float(published) if isinstance(published, (int, float)) and published >= 0 else None
+        cells.append(Cell(name=",".join(words), tree=config, published=printed))
     return Study(
         name=name,
         title=tree["title"],
@@ -131,11 +140,16 @@ def _parse(name: str, tree: Mapping[str, Any]) -> Study:
             scale: Scale(
                 cells=tuple(part["cells"]) if "cells" in part else None,
                 trials=int(part["trials"]),
-                copies=tuple(part.get("copies", (0,))),
+                copies=tuple(part["copies"]),
             )
             for scale, part in tree["scale"].items()
         },
     )
+
+
+def _word(value: Any) -> str:
+    """A value of an axis in a cell's name: a table goes by its own name."""
+    return str(value["name"]) if isinstance(value, dict) else str(value)
 
 
 def _nearest(word: str, known: list[str]) -> str:

@@ -6,6 +6,7 @@ import math
 import re
 from pathlib import Path
 
+import composition_oracle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -62,6 +63,31 @@ def test_never_below_the_truth_where_rounding_bites(steps: int, delta: float) ->
     truth = curves.gaussian_epsilon(mu, delta=delta)
     assert found >= truth * (1.0 - 1e-6)
     assert found <= truth * 1.25
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "delta", "slack"),
+    [
+        (250 / 6000, 1.55, 576, 1e-5, 1e-3),
+        (0.01, 1.1, 10_000, 1e-7, 1e-3),
+        (0.001, 1.0, 1_000_000, 1e-5, 1e-2),
+        (0.001, 2.0, 10_000_000, 1e-5, 0.1),
+        (0.0001, 0.7, 10_000_000, 1e-3, 0.1),
+    ],
+)
+def test_composition_against_a_contour_integral(
+    q: float, sigma: float, steps: int, delta: float, slack: float
+) -> None:
+    """Valid: at our ε the true δ is not above the wanted one. Close: nor is it far below."""
+    found = standard.epsilon(mechanism(q, sigma, steps), delta=delta).epsilon
+    truth = composition_oracle.delta(q, sigma, steps, found)
+    assert delta * (1.0 - slack) <= truth <= delta
+
+
+def test_the_contour_integral_itself() -> None:
+    """On the Gaussian mechanism, whose δ is known, at a million steps."""
+    truth = curves.gaussian_delta(0.3, epsilon=0.8)
+    assert composition_oracle.delta(1.0 - 1e-13, 1000 / 0.3, 1_000_000, 0.8) == pytest.approx(truth, rel=1e-9)
 
 
 @settings(max_examples=12, deadline=None)

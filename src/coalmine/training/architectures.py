@@ -11,6 +11,18 @@ from coalmine.errors import InvalidInputError
 from coalmine.training.convolution import Conv2d, GroupNorm, Pad2d, Pool2d
 from coalmine.training.embedding import Embedding
 from coalmine.training.layers import Activation, Flatten, Layer, Linear, Shape
+from coalmine.training.modules import Opaque
+from coalmine.training.networks import Network
+
+
+def takes_tokens(network: Network) -> bool:
+    """Whether the network's inputs are token numbers and not features.
+
+    >>> takes_tokens(Sequential((6,), 2, (Embedding(9, 2), Flatten(), Linear(12, 2))))
+    True
+    """
+    first = network.layers()[0]
+    return isinstance(first, Embedding) or (isinstance(first, Opaque) and first.tokens)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,6 +67,7 @@ class Batcher:
         models: int,
         classes: int,
         width: int,
+        tokens: bool,
         divisor: float,
         device: torch.device,
         dtype: torch.dtype,
@@ -74,15 +75,15 @@ class Batcher:
         base, copies, canary = neighbours.base, neighbours.copies, neighbours.canary
         assert isinstance(base, Dataset)
         self._rows, self._shape, self._width, self._on_cpu = base.rows, base.shape, width, device.type == "cpu"
-        x = np.zeros((base.rows + copies, int(np.prod(base.shape))), dtype=base.x.dtype)
+        kind = torch.int64 if tokens else dtype
+        x = np.zeros((base.rows + copies, int(np.prod(base.shape))), dtype=np.int64 if tokens else np.float64)
         x[: base.rows] = base.x.reshape(base.rows, -1)
         labels = np.zeros(base.rows + copies, dtype=np.int64)
         labels[: base.rows] = base.y
         if isinstance(canary, ExampleCanary):
             x[base.rows :] = canary.x.reshape(copies, -1)
             labels[base.rows :] = canary.y
-        tokens = x.dtype == np.int64
-        self._x = torch.from_numpy(x).to(device=device, dtype=torch.int64 if tokens else dtype)
+        self._x = torch.from_numpy(x).to(device=device, dtype=kind)
         self._onehot = torch.nn.functional.one_hot(torch.from_numpy(labels), classes).to(device=device, dtype=dtype)
         self._squares = None if tokens else (self._x * self._x).sum(1)
         # Row c has 1/divisor in its first c places: the weights of a batch of c rows, looked up instead of built.
@@ -149,6 +150,7 @@ class FullBatcher:
         worlds: Sequence[int],
         classes: int,
         width: int,
+        tokens: bool,
         divisor: float,
         device: torch.device,
         dtype: torch.dtype,
@@ -156,6 +158,7 @@ class FullBatcher:
         base, canary, self._copies = neighbours.base, neighbours.canary, neighbours.copies
         assert isinstance(base, Dataset)
         self._classes, self._divisor, self._device, self._dtype = classes, divisor, device, dtype
+        self._tokens = tokens
         inside = np.asarray(worlds)[:, None]
         self._passes: list[Pass] = []
         for start in range(0, base.rows, width):
@@ -178,12 +181,12 @@ class FullBatcher:
         """A pass in which every model has the same rows."""
         (models, used), rows = weights.shape, padded(y.size)
         inputs = torch.from_numpy(np.concatenate([x, np.zeros((rows - used, *x.shape[1:]), dtype=x.dtype)]))
-        inputs = inputs.to(device=self._device, dtype=self._dtype if inputs.is_floating_point() else torch.int64)
+        inputs = inputs.to(device=self._device, dtype=torch.int64 if self._tokens else self._dtype)
         labels = torch.from_numpy(np.concatenate([y, np.zeros(rows - used, dtype=np.int64)]))
         onehot = torch.nn.functional.one_hot(labels, self._classes).to(device=self._device, dtype=self._dtype)
         full = np.zeros((models, rows))
         full[:, :used] = weights / self._divisor
-        squares = inputs.flatten(1).square().sum(1).expand(models, rows) if inputs.is_floating_point() else None
+        squares = inputs.flatten(1).square().sum(1).expand(models, rows) if not self._tokens else None
         return Pass(
             inputs.expand(models, *inputs.shape),
             onehot.expand(models, *onehot.shape),

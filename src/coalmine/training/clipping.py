@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from coalmine.training.embedding import Embedding
 from coalmine.training.layers import Activation, Flatten, Layer, Run
 from coalmine.training.networks import Network, parameter_shapes
 
@@ -49,6 +50,7 @@ class ClosedForm:
 
     def __init__(self, network: Network) -> None:
         self.layers = network.layers()
+        self.tokens = isinstance(self.layers[0], Embedding)
         self._trained = [bool(layer.shapes()) for layer in self.layers]
         self._first = self._trained.index(True)
         # An activation needs its own output going back, and a view shares memory with what it is a view of.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from coalmine.errors import InvalidInputError
 from coalmine.training.data import inputs_array, labels_array
 from coalmine.training.layers import Run, Scratch
+from coalmine.training.networks import Network
 
 _QUERIES_AT_ONCE = 512
 
@@ -29,14 +31,11 @@ def padded(rows: int) -> int:
 class BlackBox:
     """S trained models, shown through their outputs alone."""
 
-    def __init__(
-        self, engine: Any, parameters: Tensor, trials: NDArray[np.int64], input_shape: tuple[int, ...], classes: int
-    ) -> None:
+    def __init__(self, engine: Any, parameters: Tensor, trials: NDArray[np.int64], network: Network) -> None:
         self._engine = engine
         self._parameters = parameters
         self._trials = trials
-        self._shape = input_shape
-        self._classes = classes
+        self._shape, self._classes = network.input_shape, network.classes
 
     @property
     def trials(self) -> NDArray[np.int64]:
@@ -73,8 +72,7 @@ class BlackBox:
             )
         parameters = self._parameters
         queries = torch.from_numpy(np.ascontiguousarray(array)).to(parameters.device)
-        if queries.is_floating_point():
-            queries = queries.to(parameters.dtype)
+        queries = queries.to(torch.int64 if self._engine.tokens else parameters.dtype)
         parts = []
         for chunk in torch.split(queries, _QUERIES_AT_ONCE):
             rows = chunk.shape[0]
@@ -95,11 +93,10 @@ class StackedModels(BlackBox):
         engine: Any,
         parameters: Tensor,
         trials: NDArray[np.int64],
-        input_shape: tuple[int, ...],
-        classes: int,
-        initial: Any,
+        network: Network,
+        initial: Callable[[], Tensor],
     ) -> None:
-        super().__init__(engine, parameters, trials, input_shape, classes)
+        super().__init__(engine, parameters, trials, network)
         self._initial = initial
 
     @property
@@ -110,5 +107,4 @@ class StackedModels(BlackBox):
     @functools.cached_property
     def initial_parameters(self) -> Tensor:
         """Parameters each training started from, ``[S, P]``, drawn again from their streams when first asked for."""
-        initial: Tensor = self._initial()
-        return initial
+        return self._initial()

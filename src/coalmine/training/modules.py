@@ -37,7 +37,8 @@ class FromModule:
     """A network given as a torch module that maps a batch ``[B, ...]`` to logits ``[B, classes]``.
 
     Parameters that require gradients are trained; the others stay as they are (frozen features). The module's own
-    values are not the start of training unless ``GivenWeights(network.weights())`` says so.
+    values are not the start of training unless ``GivenWeights(network.weights())`` says so. With ``tokens``, inputs are
+    whole numbers and stay so.
 
     >>> network = FromModule(nn.Linear(8, 3), input_shape=(8,), classes=3)
     >>> network.weights().size
@@ -47,8 +48,9 @@ class FromModule:
     body: nn.Module
     input_shape: Shape
     classes: int
+    tokens: bool
 
-    def __init__(self, body: nn.Module, *, input_shape: Sequence[int], classes: int) -> None:
+    def __init__(self, body: nn.Module, *, input_shape: Sequence[int], classes: int, tokens: bool = False) -> None:
         _validate.instance("body", body, nn.Module)
         check_mixing(body)
         if not any(p.requires_grad for p in body.parameters()):
@@ -56,10 +58,11 @@ class FromModule:
         object.__setattr__(self, "body", body)
         object.__setattr__(self, "input_shape", tuple(int(n) for n in input_shape))
         object.__setattr__(self, "classes", _validate.integer("classes", classes, at_least=2))
+        object.__setattr__(self, "tokens", tokens)
 
     def layers(self) -> tuple[Layer, ...]:
         """The module as one layer."""
-        return (Opaque(self.body, self.input_shape, self.classes),)
+        return (Opaque(self.body, self.input_shape, self.classes, self.tokens),)
 
     def weights(self) -> NDArray[np.float64]:
         """The trainable parameters' present values, as one vector."""
@@ -68,7 +71,7 @@ class FromModule:
 
     def check_independence(self, x: NDArray[Any]) -> None:
         """Change one of a few rows of the data; the outputs of the others must not move."""
-        check_independence(self.body, x, classes=self.classes)
+        check_independence(self.body, x if self.tokens else x.astype(np.float64), classes=self.classes)
 
 
 def check_mixing(body: nn.Module) -> None:
@@ -121,6 +124,7 @@ class Opaque:
     body: nn.Module
     input_shape: Shape
     classes: int
+    tokens: bool
 
     def _trained(self) -> list[nn.Parameter]:
         return [p for p in self.body.parameters() if p.requires_grad]
@@ -173,6 +177,7 @@ class PerExample:
 
     def __init__(self, layer: Opaque, *, device: torch.device, dtype: torch.dtype) -> None:
         self.layers: tuple[Layer, ...] = (layer,)
+        self.tokens = layer.tokens
         self._body = layer.module().to(device=device, dtype=dtype)
         self._names = [name for name, p in self._body.named_parameters() if p.requires_grad]
         for parameter in self._body.parameters():

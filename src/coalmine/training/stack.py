@@ -17,6 +17,7 @@ from coalmine.errors import InvalidInputError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
 from coalmine.training import networks, sampling
+from coalmine.training.architectures import takes_tokens
 from coalmine.training.batching import Batcher, FullBatcher, width
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, Neighbours
 from coalmine.training.clipping import ClosedForm, Views, parameter_views
@@ -171,6 +172,7 @@ class Stack:
         )
         options: dict[str, Any] = {
             "classes": self.network.classes,
+            "tokens": takes_tokens(self.network),
             "divisor": self.batch,
             "device": self.device,
             "dtype": self.dtype,
@@ -290,7 +292,7 @@ class Stack:
                 f"expected {shape} and {expected}"
             )
         onehot = torch.nn.functional.one_hot(labels.long(), self.network.classes)
-        inputs = inputs.to(device=self.device, dtype=self.dtype if inputs.is_floating_point() else torch.int64)
+        inputs = inputs.to(device=self.device, dtype=torch.int64 if takes_tokens(self.network) else self.dtype)
         onehot = onehot.to(device=self.device, dtype=self.dtype)
         return _filled(inputs, self.worlds.size), _filled(onehot, self.worlds.size)
 
@@ -339,9 +341,9 @@ def finish(
 
     shown: BlackBox
     if observer.view is View.BLACK_BOX:
-        shown = BlackBox(engine, parameters, trials, network.input_shape, network.classes)
+        shown = BlackBox(engine, parameters, trials, network)
     else:
-        shown = StackedModels(engine, parameters, trials, network.input_shape, network.classes, initial)
+        shown = StackedModels(engine, parameters, trials, network, initial)
     scores = observer.finish(shown)
     if scores is None:
         return StackResult(None, failures)

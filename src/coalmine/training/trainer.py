@@ -15,10 +15,12 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.roles import Observer, View
 from coalmine.training import fused, networks
+from coalmine.training.architectures import takes_tokens
 from coalmine.training.batching import width
 from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import Dataset, ZeroGradients
+from coalmine.training.embedding import Embedding
 from coalmine.training.modules import FromModule
 from coalmine.training.stack import Stack, StackResult
 
@@ -215,8 +217,8 @@ def check_fit(network: networks.Network, neighbours: Neighbours, config: Trainin
             raise InvalidInputError("canary is an example: expected a gradient where the base data has none")
     else:
         networks.check_layers(network)
-        if isinstance(network, FromModule):
-            network.check_independence(base.x)
+        if takes_tokens(network):
+            _check_tokens(network, base, canary)
         if base.shape != network.input_shape:
             raise InvalidInputError(f"x has rows of shape {base.shape}: the network expects {network.input_shape}")
         parts = [("y", base.y)] + ([("canary y", canary.y)] if isinstance(canary, ExampleCanary) else [])
@@ -226,12 +228,28 @@ def check_fit(network: networks.Network, neighbours: Neighbours, config: Trainin
                 raise _validate.reject(
                     f"{name}[{bad[0]}]", int(labels[bad[0]]), f"a label from 0 to {network.classes - 1}"
                 )
+        if isinstance(network, FromModule):
+            network.check_independence(base.x)
     if isinstance(canary, GradientCanary) and canary.gradient.size != size:
         raise InvalidInputError(f"the canary's gradient has {canary.gradient.size} entries: the network has {size}")
     start = config.initialisation
     if isinstance(start, GivenWeights) and start.values.size != size:
         raise InvalidInputError(f"initial weights has {start.values.size} entries: the network has {size}")
     config.rate(base.rows)
+
+
+def _check_tokens(network: networks.Network, base: Dataset, canary: object) -> None:
+    """Inputs of an embedding: whole numbers that its table has."""
+    first = network.layers()[0]
+    parts = [("x", base.x)] + ([("canary x", canary.x)] if isinstance(canary, ExampleCanary) else [])
+    for name, x in parts:
+        if x.dtype.kind != "i":
+            raise InvalidInputError(f"{name} has element type {x.dtype}: expected token numbers (whole numbers)")
+        if isinstance(first, Embedding) and not ((x >= 0) & (x < first.tokens)).all():
+            raise InvalidInputError(
+                f"{name} has tokens from {x.min()} to {x.max()}: expected token numbers 0 to {first.tokens - 1}, "
+                f"as the table of {first} has"
+            )
 
 
 def choose_stack(

@@ -241,7 +241,13 @@ class Stack:
         state = Seen(self.trials, step, None, self._shown, self._shown_gradient if step > 1 else None)
         vectors = self._fixed_gradient
         if self._gradients is not None:
-            vectors = self._clipped(self._gradients.gradients(state))
+            vectors = torch.as_tensor(self._gradients.gradients(state))
+            if tuple(vectors.shape) != (self.trials.size, self.size):
+                raise InvalidInputError(
+                    f"the canary gave gradients of shape {tuple(vectors.shape)}: expected "
+                    f"({self.trials.size}, {self.size})"
+                )
+            vectors = self._clipped(vectors)
         examples = self._adaptive_examples(state)
         rows = self.neighbours.base.rows
         times: NDArray[np.int64] | None = None
@@ -290,6 +296,10 @@ class Stack:
             raise InvalidInputError(
                 f"the canary gave inputs of shape {tuple(inputs.shape)} and labels of shape {tuple(labels.shape)}: "
                 f"expected {shape} and {expected}"
+            )
+        if not ((labels >= 0) & (labels < self.network.classes)).all():
+            raise InvalidInputError(
+                f"the canary gave labels from {labels.min()} to {labels.max()}: expected 0 to {self.network.classes - 1}"
             )
         onehot = torch.nn.functional.one_hot(labels.long(), self.network.classes)
         inputs = inputs.to(device=self.device, dtype=torch.int64 if takes_tokens(self.network) else self.dtype)

@@ -31,12 +31,15 @@ def check_packages() -> None:
 def check_target(path: str | os.PathLike[str]) -> Path:
     """The path of a report that can be written there, tested before any work is done."""
     target = Path(path)
-    if target.is_dir():
-        raise InvalidInputError(f"report = {str(target)!r} is not allowed: it is a folder; expected the name of a file")
-    if not target.parent.is_dir():
-        raise InvalidInputError(f"report = {str(target)!r} is not allowed: there is no folder {str(target.parent)!r}")
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
-        raise InvalidInputError(f"report = {str(target)!r} is not allowed: it cannot be written")
+    try:
+        if target.is_dir():
+            raise _validate.reject("report", str(target), "the name of a file; this is a folder")
+        if not target.parent.is_dir():
+            raise _validate.reject("report", str(target), f"a folder that is there; {str(target.parent)!r} is not")
+        if not os.access(target if target.exists() else target.parent, os.W_OK):
+            raise _validate.reject("report", str(target), "a place that can be written")
+    except OSError as error:
+        raise InvalidInputError(f"report = {str(target)!r} cannot be written: {error.strerror}") from None
     return target
 
 

@@ -44,7 +44,11 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     domain = [0.0, 1.08 * max([*ends, 1.0])]
     title = (
         f"At least {words.down(result.strongest.bound.epsilon)} proved, "
-        + (f"at most {words.up(result.guarantee.epsilon)} guaranteed" if _promises(result) else "nothing guaranteed")
+        + (
+            f"at most {words.up(result.guarantee.epsilon)} {_promise(result)}"
+            if _promises(result)
+            else "nothing guaranteed"
+        )
         + ": what is known about the privacy loss ε"
     )
     order = [label["row"] for label in labels]
@@ -101,24 +105,16 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
                 ),
             )
         )
+    room = width - 16
+    words_above = alt.Chart(_values(labels)).mark_text(
+        align="left", baseline="bottom", dy=-10, dx=1, font=FONT, fontSize=12, fontWeight="bold", color=INK, limit=room
+    )
+    words_below = alt.Chart(_values(labels)).mark_text(
+        align="left", baseline="bottom", dy=22, dx=1, font=FONT, fontSize=11, color=QUIET, limit=room
+    )
     layers += [
-        alt.Chart(_values(labels))
-        .mark_text(
-            align="left", baseline="bottom", dy=dy, dx=1, font=FONT, fontSize=size, fontWeight=weight, color=color
-        )
-        .encode(
-            x=alt.X(
-                "zero:Q",
-                scale=scale,
-                axis=_belief_axis(ticks) if first else None,
-            ),
-            y=y,
-            text=f"{text}:N",
-        )
-        for first, text, dy, size, weight, color in (
-            (True, "name", -10, 12, "bold", INK),
-            (False, "note", 22, 11, "normal", QUIET),
-        )
+        words_above.encode(x=alt.X("zero:Q", scale=scale, axis=_belief_axis(ticks)), y=y, text="name:N"),
+        words_below.encode(x=alt.X("zero:Q", scale=scale, axis=None), y=y, text="note:N"),
     ]
     chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=62 * len(labels))
     caption = (
@@ -269,9 +265,9 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         if point[key] is not None and math.isfinite(point[key])
     ]
     if _promises(result):
-        names["guarantee"] = "guarantee"
+        names["guarantee"] = "claim" if words.is_own(result) else "guarantee"
         ends = (points[0]["trials"], points[-1]["trials"])
-        rows += [{"trials": n, "epsilon": result.guarantee.epsilon, "name": "guarantee"} for n in ends]
+        rows += [{"trials": n, "epsilon": result.guarantee.epsilon, "name": names["guarantee"]} for n in ends]
     low, high = points[0]["trials"], points[-1]["trials"]
     x = alt.X(
         "trials:Q",
@@ -297,8 +293,8 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     caption = (
         "Each dot is the bound that an audit planned with only the first n trainings would have given "
         f"({words.confidence(one.bound.confidence)} confidence each, not all at once); the last dot is this audit's "
-        "own. More trainings can lift the dots, but never above the dashed line, which is what an attack without a single "
-        "error would prove."
+        f"own{_how(one)}. More trainings can lift the dots, but never above the dashed line, which is what an attack "
+        "without a single error would prove."
     )
     return Figure(
         name=f"growth-{_slug(one)}",
@@ -329,15 +325,12 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
             rows.append({"row": row, "kind": kind, "from": 0.0, "to": value})
         return row
 
-    add(
-        "guarantee",
-        f"Guarantee: {words.epsilon(result.guarantee)}",
-        "theory, for every attack" if _promises(result) else "nothing is promised without noise",
-        result.guarantee.epsilon,
-    )
-    claimed = result.config.audit.claim_epsilon
+    claimed = result.guarantee.epsilon if words.is_own(result) else result.config.audit.claim_epsilon
+    if not words.is_own(result):
+        note = "theory, for every attack" if _promises(result) else "nothing is promised without noise"
+        add("guarantee", f"Guarantee: {words.epsilon(result.guarantee)}", note, result.guarantee.epsilon)
     if claimed:
-        add("claim", f"Claim: ε ≤ {claimed:g}", f"put to the test here: {result.verdict}", claimed)
+        add("claim", f"Claim: ε ≤ {words.up(claimed)}", f"put to the test: {result.verdict}", claimed)
     if result.heuristic is not None:
         add(
             "heuristic",
@@ -350,7 +343,7 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
         row = add("proved", f"{one.label}: {words.epsilon(bound)}", _note(one), bound.epsilon)
         if bound.ceiling is not None and math.isfinite(bound.ceiling):
             marks.append({"row": row, "mark": "ceiling", "epsilon": bound.ceiling})
-        gaussian = tables.gaussian(one.others)
+        gaussian = tables.gaussian(one)
         if gaussian is not None and 0.0 < gaussian.epsilon < math.inf:
             marks.append({"row": row, "mark": "gaussian", "epsilon": gaussian.epsilon})
     return rows, marks, labels
@@ -362,6 +355,8 @@ def _reading(result: AuditResult) -> str:
         return f"Here the longest blue bar goes beyond {words.claim(result)}: that is false."
     if not _promises(result):
         return "The truth is at least the longest blue bar; nothing limits it from above."
+    if words.is_own(result):
+        return "The truth is at least the longest blue bar; whether it stays within the claim is not proved."
     return "The truth lies between the longest blue bar and the orange one."
 
 
@@ -370,8 +365,12 @@ def _note(one: AdversaryResult) -> str:
     note = f"{sum(one.bound.trials)} trainings"
     if one.bound.ceiling is not None:
         note += f" could prove ≤ {words.down(one.bound.ceiling)}"
-    gaussian = tables.gaussian(one.others)
+    gaussian = tables.gaussian(one)
     return f"{note}; ≥ {words.down(gaussian.epsilon)} if Gaussian" if gaussian and gaussian.epsilon > 0.0 else note
+
+
+def _promise(result: AuditResult) -> str:
+    return "claimed" if words.is_own(result) else "guaranteed"
 
 
 def _promises(result: AuditResult) -> bool:
@@ -404,6 +403,11 @@ def _values(rows: list[dict[str, Any]]) -> alt.InlineData:
     return alt.InlineData(values=rows)
 
 
+def _how(one: AdversaryResult) -> str:
+    """What the growing bound leaves out, where the bound that counts assumes more than it."""
+    return "" if series.assumes_nothing(one) is one.bound else " with nothing assumed about the algorithm"
+
+
 def _slug(one: AdversaryResult) -> str:
     """A name for files, from an adversary's label."""
     letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in one.label.lower())
@@ -412,7 +416,7 @@ def _slug(one: AdversaryResult) -> str:
 
 def _finished(chart: Any, title: str, width: int) -> Any:
     """The chart with its title, in the house style."""
-    lines = textwrap.wrap(title, max(20, int(width / 6.9)))
+    lines = textwrap.wrap(title, max(20, int(width / 7.6)))
     return (
         chart.properties(
             title=alt.Title(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,8 @@ def document(result: AuditResult) -> str:
             "meaning": words.meaning(result),
             "adversaries": [_adversary(result, one) for one in result.adversaries],
             "theory": _theory(result),
-            "evidence": [row for one in result.adversaries for row in _methods(one)],
-            "toml": toml(settings.model_dump(mode="json", exclude_none=True)),
+            "confidence": words.confidence(settings.audit.confidence),
+            "repeat": _repeat(result),
             "mechanism": [(key.replace("_", " "), _plain(value)) for key, value in result.mechanism.items()],
             "versions": list(result.versions.items()),
             "runs": [(one.label, one.fingerprint) for one in result.adversaries],
@@ -67,6 +68,7 @@ def _adversary(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
         else "nothing proved",
         "about": words.adversary(one),
         "notes": list(one.notes),
+        "methods": _methods(one),
         "figures": [
             _shown(figure)
             for figure in (figures.histograms(one), figures.trade_off(result, one), figures.growth(result, one))
@@ -86,15 +88,45 @@ def _shown(figure: Figure, narrow: Figure | None = None) -> dict[str, Any]:
 
 def _subject(result: AuditResult) -> str:
     """What was audited, in a line."""
+    settings: Any = result.config
     known = result.mechanism
-    name = result.config.data.name
-    if not {"rows", "parameters", "steps", "sample_rate", "noise_multiplier", "clip"} <= set(known):
-        return ", ".join(f"{key.replace('_', ' ')} {_plain(value)}" for key, value in known.items()) or name
+    if words.is_own(result):
+        return f"A training of one's own, {settings.train}, scored by {settings.score}; {words.trials(result)}"
     return (
-        f"DP-SGD on {name}: {known['rows']} rows, a model with {known['parameters']} parameters, {known['steps']} steps "
-        f"at sampling rate {known['sample_rate']:.4g}, noise multiplier {known['noise_multiplier']:.4g}, clipping norm "
-        f"{known['clip']:g}; {words.trials(result)}, half of them in each world"
+        f"DP-SGD on {settings.data.name}: {known['rows']} rows, a model with {known['parameters']} parameters, "
+        f"{known['steps']} steps at sampling rate {known['sample_rate']:.4g}, noise multiplier "
+        f"{known['noise_multiplier']:.4g}, clipping norm {known['clip']:g}; {words.trials(result)}, half of them in "
+        "each world"
     )
+
+
+def _repeat(result: AuditResult) -> list[dict[str, Any]]:
+    """What to do, and to type, to repeat the audit."""
+    tree = result.config.model_dump(mode="json", exclude_none=True)
+    if not words.is_own(result):
+        return [
+            {"text": "Save this as audit.toml:", "code": toml(tree)},
+            {"text": "and run", "code": "coalmine audit audit.toml --report report.html"},
+        ]
+    settings: Any = result.config
+    steps = []
+    if settings.worlds and settings.audit.claim_epsilon:
+        steps.append({"text": "With the same code, run", "code": _command(settings)})
+    return [*steps, {"text": "The settings, for Python's audit_function:", "code": toml(tree)}]
+
+
+def _command(settings: Any) -> str:
+    """The command that audits a user's own training."""
+    question = settings.audit
+    words_given = {
+        "--train": settings.train,
+        "--score": settings.score,
+        "--worlds": settings.worlds,
+        "--claim-epsilon": f"{question.claim_epsilon!r}",
+        "--trials": str(question.trials),
+        "--set audit.delta": f"{question.delta!r}",
+    }
+    return "coalmine audit " + " ".join(f"{name} {shlex.quote(value)}" for name, value in words_given.items())
 
 
 def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
@@ -104,9 +136,8 @@ def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
         proved = isinstance(found, LowerBound)
         rows.append(
             {
-                "attack": one.label,
                 "counts": found is one.bound,
-                "method": words.method(found.method),
+                "method": words.method(found),
                 "epsilon": words.epsilon(found),
                 "kind": "proved" if proved else "estimate: proves nothing",
                 "confidence": words.confidence(found.confidence) if isinstance(found, LowerBound) else "none",
@@ -122,8 +153,11 @@ def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
 
 def _theory(result: AuditResult) -> list[dict[str, Any]]:
     """What theory says, each with its kind."""
+    own = words.is_own(result)
     rows = [
-        ("Guarantee", "proved for every attack", result.guarantee),
+        ("Claim", "claimed, not proved here", result.guarantee)
+        if own
+        else ("Guarantee", "proved for every attack", result.guarantee),
         ("Prediction", "a heuristic: the truth may be larger", result.heuristic),
     ]
     return [
@@ -145,22 +179,35 @@ def _plain(value: Any) -> str:
 
 
 def toml(tree: dict[str, Any]) -> str:
-    """A config as TOML text: single values, lists of them, sections, and lists of sections.
+    """A config as TOML text: single values first, then sections, and lists of sections.
 
-    >>> print(toml({"audit": {"trials": 10}, "adversary": [{"name": "a"}]}))
+    >>> print(toml({"name": "x", "audit": {"trials": 10}, "adversary": [{"name": "a"}]}))
+    name = "x"
+    <BLANKLINE>
     [audit]
     trials = 10
     <BLANKLINE>
     [[adversary]]
     name = "a"
     """
-    parts = []
+    single = {key: value for key, value in tree.items() if not _is_section(value)}
+    parts = [_lines(single)] if single else []
     for name, section in tree.items():
+        if not _is_section(section):
+            continue
         several = isinstance(section, list)
         for one in section if several else [section]:
             head = f"[[{_key(name)}]]" if several else f"[{_key(name)}]"
-            parts.append("\n".join([head, *(f"{_key(key)} = {_value(value)}" for key, value in one.items())]))
+            parts.append(f"{head}\n{_lines(one)}")
     return "\n\n".join(parts)
+
+
+def _is_section(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
+
+
+def _lines(tree: dict[str, Any]) -> str:
+    return "\n".join(f"{_key(key)} = {_value(value)}" for key, value in tree.items())
 
 
 def _key(name: str) -> str:

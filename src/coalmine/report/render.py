@@ -21,9 +21,14 @@ def _spec(figure: Figure) -> dict[str, Any]:
     return found
 
 
-def svg(figure: Figure) -> str:
-    """The figure as an SVG document."""
+def svg(figure: Figure, *, prefix: str = "") -> str:
+    """The figure as an SVG document. What it defines is numbered anew: the renderer counts on from figure to figure."""
     text: str = vl_convert.vegalite_to_svg(_spec(figure))
+    names: dict[str, str] = {}
+    for name in re.findall(r'\bid="([^"]+)"', text):
+        names[name] = f"{prefix}part{len(names)}"
+    for pattern in (r'(\bid=")([^"]+)(")', r"(url\(#)([^)]+)(\))", r'(href="#)([^"]+)(")'):
+        text = re.sub(pattern, lambda found: found[1] + names.get(found[2], found[2]) + found[3], text)
     return text
 
 
@@ -32,10 +37,9 @@ def inline_svg(figure: Figure, *, suffix: str = "") -> str:
 
     Several figures on one page must not share ids: a clip path of a hidden one would clip the others.
     """
-    name = f"{figure.name}{suffix}"
-    text = re.sub(r'id="([^"]+)"', rf'id="{name}-\1"', svg(figure))
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
-    text = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', text)
+    text = svg(figure, prefix=f"{figure.name}{suffix}-")
+    # The page describes the figure in words; the renderer's descriptions of single marks would only weigh on it.
+    text = re.sub(r' (?:aria-label|aria-roledescription|role)="[^"]*"', "", text)
     text = text.replace(' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)
     return re.sub(r"^<svg ", '<svg role="presentation" aria-hidden="true" focusable="false" ', text, count=1)
 

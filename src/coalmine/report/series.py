@@ -14,6 +14,7 @@ from coalmine.bounds.dpsgd import GroupCurve
 from coalmine.curves import TradeOff
 from coalmine.errors import InvalidInputError
 from coalmine.records import DpSgd, LowerBound, Relation, Sampling, Scores
+from coalmine.report import words
 
 if TYPE_CHECKING:
     from coalmine.results import AdversaryResult, AuditResult
@@ -95,22 +96,26 @@ def trade_off(scores: Scores, *, confidence: float) -> list[Row]:
 
 
 def mechanism_of(result: AuditResult) -> DpSgd | None:
-    """The DP-SGD that was audited, where it is one with noise."""
+    """The DP-SGD that was audited (or is claimed), where it is one with noise."""
+    settings: Any = result.config
+    if words.is_own(result):
+        claimed = settings.mechanism
+        return claimed if isinstance(claimed, DpSgd) else None
     known = result.mechanism
-    if not all(name in known for name in ("sample_rate", "steps", "noise_multiplier")) or not known["noise_multiplier"]:
+    if not known["noise_multiplier"]:
         return None
     return DpSgd(
         sample_rate=known["sample_rate"],
         steps=known["steps"],
         noise_multiplier=known["noise_multiplier"],
-        sampling=Sampling.parse(result.config.training.sampling),
+        sampling=Sampling.parse(settings.training.sampling),
     )
 
 
 def promised_curves(result: AuditResult, one: AdversaryResult) -> list[tuple[str, TradeOff]]:
     """The trade-off curves that no attack may get below, for worlds that differ as this adversary's do.
 
-    The guarantee's own curve where the algorithm is known, otherwise (and for a claim) all that (ε, δ) says. Worlds
+    The curve of the algorithm itself where that is known, otherwise (and for a claimed ε) all that (ε, δ) says. Worlds
     that differ in k rows get the curve of k rows, by group privacy.
     """
     found: list[tuple[str, TradeOff]] = []
@@ -118,9 +123,8 @@ def promised_curves(result: AuditResult, one: AdversaryResult) -> list[tuple[str
     mechanism = mechanism_of(result)
     if mechanism is not None:
         single = standard.profile(mechanism).curve()
-        found.append(("guarantee", GroupCurve(single, k) if k > 1 else single))
-    elif result.guarantee.epsilon < math.inf:
-        found.append(("guarantee", bounds.EpsilonDelta(delta=delta, copies=k).curve(result.guarantee.epsilon)))
+        curve = GroupCurve(single, k) if k > 1 else single
+        found.append(("claim" if words.is_own(result) else "guarantee", curve))
     if result.config.audit.claim_epsilon:
         found.append(("claim", bounds.EpsilonDelta(delta=delta, copies=k).curve(result.config.audit.claim_epsilon)))
     return found
@@ -142,27 +146,28 @@ def growth(one: AdversaryResult) -> list[Row]:
     Each point is the bound of an audit that was planned with n trials. They hold one by one, not all at once; the last
     is the audit's own. The earlier ones simulate less (any number of simulations gives a valid bound).
     """
-    scores, bound = scores_of(one), one.bound
-    whole = min(scores.world0.size, scores.world1.size)
+    scores, bound = scores_of(one), assumes_nothing(one)
     level = 1.0 - bound.confidence
     rule = bounds.Sup(simulations=max(999, math.ceil(8.0 / level)))
-    rows, n = [], whole
+    rows: list[Row] = []
+    n = min(scores.world0.size, scores.world1.size)
     while (n := n // 2) >= _FEWEST and len(rows) < 5:
-        part = Scores(scores.world0[:n], scores.world1[:n])
-        rows.append(_grown(_bound(part, bound, rule)))
+        part = bounds.clopper_pearson(
+            Scores(scores.world0[:n], scores.world1[:n]),
+            delta=bound.delta,
+            confidence=bound.confidence,
+            copies=bound.copies,
+            relation=Relation.parse(bound.relation),
+            threshold=rule,
+        )
+        rows.append(_grown(part))
     return [*reversed(rows), _grown(bound)]
 
 
-def _bound(scores: Scores, like: LowerBound, rule: bounds.Sup) -> LowerBound:
-    """The bound that assumes nothing, stated as the audit states it."""
-    return bounds.clopper_pearson(
-        scores,
-        delta=like.delta,
-        confidence=like.confidence,
-        copies=like.copies,
-        relation=Relation.parse(like.relation),
-        threshold=rule,
-    )
+def assumes_nothing(one: AdversaryResult) -> LowerBound:
+    """The bound that counts if it assumes nothing about the algorithm, otherwise the first other one that does so."""
+    found = [other for other in (one.bound, *one.others) if isinstance(other, LowerBound)]
+    return next((other for other in found if other.method == "clopper_pearson"), one.bound)
 
 
 def _grown(bound: LowerBound) -> Row:

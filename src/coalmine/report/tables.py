@@ -10,7 +10,7 @@ from coalmine.records import Estimate, LowerBound
 from coalmine.report import words
 
 if TYPE_CHECKING:
-    from coalmine.results import AuditResult
+    from coalmine.results import AdversaryResult, AuditResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +47,11 @@ def methods(result: AuditResult) -> Table:
             rows.append(
                 (
                     one.label,
-                    words.method(found.method),
+                    words.method(found),
                     words.epsilon(found),
                     "proved" if isinstance(found, LowerBound) else "estimate, proves nothing",
                     words.confidence(found.confidence) if isinstance(found, LowerBound) else _interval(found),
                     words.down(found.ceiling) if isinstance(found, LowerBound) and found.ceiling is not None else "–",
-                    words.rule(found.threshold_rule) if isinstance(found, LowerBound) else "–",
                     words.RELATIONS[found.relation],
                     "; ".join(found.assumptions),
                 )
@@ -70,7 +69,7 @@ def methods(result: AuditResult) -> Table:
                     "counts_for_verdict": found is one.bound,
                 }
             )
-    columns = ("adversary", "method", "ε", "kind", "confidence", "ceiling", "threshold", "neighbours", "rests on")
+    columns = ("adversary", "method", "ε", "kind", "confidence", "ceiling", "neighbours", "rests on")
     return Table(columns, tuple(rows), tuple(records))
 
 
@@ -78,7 +77,7 @@ def summary(result: AuditResult) -> Table:
     """One row for each adversary, theory beside evidence."""
     rows, records = [], []
     for one in result.adversaries:
-        found = gaussian(one.others)
+        found = gaussian(one)
         rows.append(
             (
                 one.label,
@@ -105,10 +104,10 @@ def summary(result: AuditResult) -> Table:
     return Table(columns, tuple(rows), tuple(records))
 
 
-def gaussian(others: tuple[LowerBound | Estimate, ...]) -> LowerBound | None:
-    """The bound under a Gaussian curve for one row added or removed, where there is one."""
-    fitting = (one for one in others if isinstance(one, LowerBound) and one.method == "gdp")
-    return next((one for one in fitting if one.relation.value == "add_remove"), None)
+def gaussian(one: AdversaryResult) -> LowerBound | None:
+    """The bound under a Gaussian curve for the same neighbours as the bound that counts, where there is one."""
+    found = (other for other in one.others if isinstance(other, LowerBound) and other.method == "gdp")
+    return next((other for other in found if other.relation is one.bound.relation), None)
 
 
 def _interval(estimate: Estimate) -> str:

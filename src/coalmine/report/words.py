@@ -6,6 +6,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
 
+from coalmine.config import AuditConfig
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ METHODS = {
     "anytime": "Nothing assumed, may be stopped at any time",
 }
 RULES = {
-    "sup": "the best threshold; its choice is paid for by simulating it",
-    "holdout": "part of the trials chose the threshold, the others are counted",
-    "bonferroni": "the level is shared among all thresholds",
-    "dkw": "all thresholds at once (Dvoretzky–Kiefer–Wolfowitz–Massart)",
-    "given": "fixed before the scores were seen",
-    "counts": "fixed before the trials were counted",
+    "sup": "best threshold, its choice paid for",
+    "holdout": "threshold chosen on other trials",
+    "bonferroni": "level shared among thresholds",
+    "dkw": "all thresholds at once",
+    "given": "threshold fixed beforehand",
+    "counts": "threshold fixed beforehand",
 }
 RELATIONS = {
     Relation.ADD_REMOVE: "one row added or removed",
@@ -110,15 +111,14 @@ def confidence(value: float) -> str:
     return down(100.0 * value + 1e-9).rstrip("0").rstrip(".") + "%"
 
 
-def method(name: str) -> str:
-    """A method in words; a name that is not known stays as it is."""
-    first = name.split(",", maxsplit=1)[0]
-    return METHODS.get(first, name)
-
-
-def rule(name: str) -> str:
-    """A threshold rule in words; one that is not known stays as it is."""
-    return RULES.get(name.split("(", maxsplit=1)[0].split(":", maxsplit=1)[0], name)
+def method(found: LowerBound | Estimate) -> str:
+    """A method and its threshold rule in words; a name that is not known stays as it is."""
+    first, _, rest = found.method.partition(", ")
+    words = METHODS.get(first, first)
+    if isinstance(found, LowerBound):
+        rest = found.threshold_rule
+    name = rest.split("(", maxsplit=1)[0].split(":", maxsplit=1)[0]
+    return f"{words}; {RULES.get(name, rest)}" if rest else words
 
 
 def relation(value: Relation, copies: int) -> str:
@@ -130,6 +130,11 @@ def relation(value: Relation, copies: int) -> str:
     if copies == 1:
         return RELATIONS[value]
     return f"{copies} equal rows added or removed" if value is Relation.ADD_REMOVE else f"{copies} rows replaced"
+
+
+def is_own(result: AuditResult) -> bool:
+    """Whether a user's own training was audited: then the ε put to the test is a claim, not a guarantee of ours."""
+    return not isinstance(result.config, AuditConfig)
 
 
 def trials(result: AuditResult) -> str:
@@ -147,6 +152,8 @@ def claim(result: AuditResult) -> str:
     claimed = result.config.audit.claim_epsilon
     if claimed:
         return f"the claim ε = {claimed:g}"
+    if is_own(result):
+        return f"the claim {epsilon(result.guarantee)}"
     if math.isinf(result.guarantee.epsilon):
         return "the guarantee, because there is none"
     return f"the guarantee {epsilon(result.guarantee)}"
@@ -179,9 +186,9 @@ def caveats(result: AuditResult) -> list[str]:
             f"This run is not complete: {trials(result)}. What is proved holds for these trials, unless the moment of "
             "this report was chosen because of how the scores looked."
         )
-    missing = len(result.config.adversary) - len(result.adversaries)
+    missing = len(getattr(result.config, "adversary", ())) - len(result.adversaries)
     if missing > 0:
-        lines.append(f"{missing} of {len(result.config.adversary)} adversaries have no trials yet and are not shown.")
+        lines.append(f"{missing} further adversaries of this audit have no trials yet and are not shown.")
     if result.verdict != "refuted":
         best = max(one.bound.ceiling or 0.0 for one in result.adversaries)
         if best < result.claim:
@@ -189,9 +196,13 @@ def caveats(result: AuditResult) -> list[str]:
                 f"With these trials even a perfect attack could prove no more than ε ≥ {down(best)}. A larger claim "
                 "cannot be refuted without more trials."
             )
+        limits = (
+            "A claim limits nothing until it is proved."
+            if is_own(result)
+            else ("Only the guarantee limits what any attack can do.")
+        )
         lines.append(
-            "Consistent does not mean proved safe: a stronger attack, or more trials, may prove a larger ε. Only the "
-            "guarantee limits what any attack can do."
+            "Consistent does not mean proved safe: a stronger attack, or more trials, may prove a larger ε. " + limits
         )
     failed = sum(one.failed for one in result.adversaries)
     if failed:
@@ -209,9 +220,10 @@ def meaning(result: AuditResult) -> list[str]:
     ]
     if result.guarantee.epsilon < math.inf:
         sure = share(up(100 * belief["guarantee"], 1))
+        promised = "claimed" if is_own(result) else "promised"
         lines.append(
-            f"What is promised: after seeing the training's results, that someone is at most {sure} sure, except with "
-            f"a probability of about {small(delta)}."
+            f"What is {promised}: after seeing the training's results, that someone is at most {sure} sure, except "
+            f"with a probability of about {small(delta)}."
         )
         if "guarantee" in advantage:
             right = share(up(50 + 50 * advantage["guarantee"], 1))
@@ -238,6 +250,6 @@ def adversary(one: AdversaryResult) -> str:
         "all_iterates": "sees the model after every step",
     }.get(one.view.value, one.view.value)
     return (
-        f"It {sees}. World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for one row "
-        f"added or removed. Trials: {one.bound.trials[0]} in world 0, {one.bound.trials[1]} in world 1."
+        f"It {sees}. World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for "
+        f"{RELATIONS[one.bound.relation]}. Trials: {one.bound.trials[0]} in world 0, {one.bound.trials[1]} in world 1."
     )

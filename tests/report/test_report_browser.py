@@ -1,0 +1,125 @@
+"""The page in a real browser: nothing requested, nothing wrong, nothing wider than the screen, and it prints."""
+
+import shutil
+
+import pytest
+import report_sample as sample
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)
+SWITCHES = [
+    "--no-sandbox",
+    "--headless",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+]
+LONG = "an_adversary_with_a_name_that_goes_on_and_on_without_a_single_place_to_break_it_anywhere"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine (Debian: apt install chromium)")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        opened = driver.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    results = {
+        "consistent": sample.standard_result(),
+        "refuted": sample.result(sample.adversary(mu=4.0), claim=0.2),
+        "long names": sample.result(
+            sample.adversary(LONG, options={"option": LONG}, trials=40), note=LONG * 3, trials=40
+        ),
+    }
+    for name, result in results.items():
+        result.to_html(folder / f"{name}.html")
+    return folder
+
+
+def opened(browser, path, width):
+    """The page, what the console said, and what was requested."""
+    complaints, requests = [], []
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(f"failed: {request.url}"))
+    page.on("request", lambda request: requests.append(request.url))
+    page.goto(path.as_uri(), wait_until="networkidle")
+    return page, complaints, requests
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["consistent", "refuted", "long names"])
+def test_on_a_screen(browser, pages, name, width):
+    path = pages / f"{name}.html"
+    page, complaints, requests = opened(browser, path, width)
+    assert complaints == []
+    assert requests == [path.as_uri()]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    outside = page.evaluate(
+        """width => [...document.querySelectorAll('body *')]
+        .filter(one => one.getClientRects().length && !one.closest('svg') && !one.closest('thead'))
+        .filter(one => one.getBoundingClientRect().right > width + 1).map(one => one.outerHTML.slice(0, 80))""",
+        width,
+    )
+    assert outside == []
+    shown = page.locator("figure div[role=img]:visible")
+    assert shown.count() == page.locator("figure").count()
+    assert page.locator("h1").inner_text().startswith("Refuted" if name == "refuted" else "Consistent")
+    page.close()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_text_in_figures_is_large_enough_to_read(browser, pages, width):
+    page, _, _ = opened(browser, pages / "consistent.html", width)
+    sizes = page.evaluate(
+        """() => [...document.querySelectorAll('svg text')].filter(one => one.getClientRects().length)
+        .map(one => [parseFloat(getComputedStyle(one).fontSize), one.getScreenCTM()])
+        .map(([size, matrix]) => size * Math.hypot(matrix.a, matrix.b))"""
+    )
+    assert min(sizes) >= 9.5
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["consistent", "refuted", "long names"])
+def test_figures_stay_inside_their_frames(browser, pages, name):
+    page, _, _ = opened(browser, pages / f"{name}.html", 390)
+    outside = page.evaluate(
+        """() => [...document.querySelectorAll('svg text')].filter(one => one.getClientRects().length)
+        .filter(one => {
+            const box = one.getBoundingClientRect(), frame = one.closest('svg').getBoundingClientRect();
+            return box.left < frame.left - 1 || box.right > frame.right + 1;
+        }).map(one => one.textContent)"""
+    )
+    assert outside == []
+    page.close()
+
+
+def test_on_paper(browser, pages):
+    page, complaints, _ = opened(browser, pages / "consistent.html", 1280)
+    printed = page.pdf(prefer_css_page_size=True)
+    assert printed.startswith(b"%PDF")
+    assert 20_000 < len(printed) < 3_000_000
+    assert printed.count(b"/Type /Page\n") + printed.count(b"/Type /Page ") + printed.count(b"/Type /Page/") <= 12
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 690, "height": 980})  # A4 less its margins, at 96 dots an inch
+    assert page.evaluate("document.documentElement.scrollWidth") <= 690
+    assert complaints == []
+    page.close()
+
+
+def test_the_page_needs_no_script(browser, pages):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 390, "height": 800})
+    page = context.new_page()
+    page.goto((pages / "consistent.html").as_uri())
+    assert page.locator("figure svg").count() == 1 + 2 * 3 + 1
+    context.close()

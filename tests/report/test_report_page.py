@@ -1,0 +1,226 @@
+"""The page and the figures from small synthetic records: complete, self-contained, escaped, small."""
+
+import dataclasses
+import html.parser
+import importlib.util
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+import report_sample as sample
+
+from coalmine import config, report
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.records import Relation
+from coalmine.report import figures, render
+from coalmine.report.html import toml
+
+NASTY = "<script>alert('x')</script> & \"quoted\""
+
+
+@pytest.fixture(scope="module")
+def page():
+    return report.page(sample.standard_result())
+
+
+class Elements(html.parser.HTMLParser):
+    """Every element with its attributes, and the text outside of elements of style."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found, self.text, self.open = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.found.append((tag, dict(attrs)))
+        self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text.append(data)
+
+
+def test_the_page_has_all_its_parts_in_order(page):
+    text = " ".join(Elements(page).text).replace("\u00a0", " ")
+    parts = [
+        "Consistent: nothing here contradicts the guarantee ε ≤ 2.89",
+        "Theory, evidence and meaning",
+        "What this means for a person",
+        "The attack membership",
+        "The attack clipbkd (copies=4)",
+        "Every number, and what it rests on",
+        "What theory says",
+        "What the evidence gives",
+        "How to repeat it",
+        "coalmine audit audit.toml",
+        "Versions",
+        sample.standard_result().adversaries[1].fingerprint,
+    ]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places)
+
+
+def test_nothing_on_the_page_comes_from_elsewhere(page):
+    elements = Elements(page)
+    tags = {tag for tag, _ in elements.found}
+    assert not tags & {"script", "iframe", "object", "embed", "img", "audio", "video", "form", "base"}
+    for _, attributes in elements.found:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in ("src", "href", "xlink:href", "action", "poster", "srcset"):
+                assert value.startswith(("#", "data:")), (name, value)
+    assert not re.search(r"https?://", page)
+    assert not re.search(r"url\((?!#)|@import", page)
+    assert "default-src 'none'" in page
+
+
+def test_the_page_is_small(page):
+    assert len(page.encode()) < 3_000_000
+
+
+def test_ids_are_not_shared_between_figures(page):
+    ids = [attributes["id"] for _, attributes in Elements(page).found if attributes.get("id")]
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
+
+
+def test_the_same_result_gives_the_same_page(page):
+    assert report.page(sample.standard_result()) == page
+
+
+def test_every_figure_has_a_caption_and_words_for_those_who_cannot_see_it(page):
+    found = Elements(page).found
+    assert sum(tag == "figure" for tag, _ in found) == 1 + 2 * 3
+    assert sum(tag == "figcaption" for tag, _ in found) == 1 + 2 * 3
+    labels = [attributes["aria-label"] for _, attributes in found if attributes.get("role") == "img"]
+    assert len(labels) == 2 + 2 * 3  # the overview comes in two widths
+    assert all(len(label) > 60 for label in labels)
+
+
+def test_everything_is_escaped():
+    one = sample.adversary(NASTY, options={"<i>": "</style>"}, trials=40)
+    one = dataclasses.replace(one, notes=(f"note {NASTY}",))
+    result = sample.result(one, note=f"data {NASTY}", trials=40)
+    result = dataclasses.replace(result, versions={NASTY: NASTY})
+    elements = Elements(report.page(result))
+    assert not {"script", "i"} & {tag for tag, _ in elements.found}
+    text = " ".join(elements.text)
+    assert f"note {NASTY}" in text
+    assert f"data {NASTY}" in text
+    assert text.count("<script>") >= 4
+
+
+def test_the_config_on_the_page_is_the_config():
+    settings = sample.standard_result().config
+    text = toml(settings.model_dump(mode="json", exclude_none=True))
+    assert config.parse(tomllib.loads(text)) == settings
+    odd = {
+        "a": {"b c": 'x"\\\n\x7f', "list": [1, 2.5], "inner": {"k": True}},
+        "many": [{"x": 1e-12}, {"x": 2}],
+        "top": "ü",
+    }
+    assert tomllib.loads(toml(odd)) == odd
+
+
+def test_stand_in_data_is_labelled():
+    text = report.page(
+        sample.result(sample.adversary(trials=40), note="A stand-in, not the published data.", trials=40)
+    )
+    assert "About the data: A stand-in, not the published data." in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"claim": 0.2}, "Refuted"),
+        ({"noise": 0.0}, "nothing guaranteed"),
+        ({"trials": 500}, "This run is not complete"),
+    ],
+)
+def test_other_outcomes(options, said):
+    text = report.page(sample.result(sample.adversary(mu=4.0), **options)).replace("\u00a0", " ")
+    assert said in text
+
+
+def test_a_heuristic_or_an_estimate_is_never_printed_as_a_bound(page):
+    text = " ".join(Elements(page).text).replace("\u00a0", " ")
+    result = sample.standard_result()
+    guess = f"{result.heuristic.epsilon:.2f}"
+    assert f"ε ≈ {guess}" in text
+    assert f"≥ {guess}" not in text
+    assert f"≤ {guess}" not in text
+    assert "estimate: proves nothing" in text
+
+
+def test_every_figure_says_what_it_shows():
+    for figure in figures.all_figures(sample.standard_result()):
+        spec = figure.chart.to_dict()
+        assert " ".join(spec["title"]["text"]) == figure.title
+        assert len(figure.title.split()) > 6
+        assert len(figure.caption) > 100
+        svg = render.svg(figure)
+        assert "(no unit" in svg or "(%)" in svg or "(share" in svg
+        assert not re.search(r'(href|src)="http', svg)
+
+
+def test_figures_in_three_formats(tmp_path):
+    result = sample.result(sample.adversary(trials=40), trials=40)
+    paths = report.write_figures(result, tmp_path / "new" / "folder")
+    assert {path.name for path in paths} == {
+        f"{name}.{kind}"
+        for name in ("overview", "scores-clipbkd", "tradeoff-clipbkd", "growth-clipbkd")
+        for kind in ("svg", "png", "pdf")
+    }
+    starts = {".svg": b"<svg", ".png": b"\x89PNG", ".pdf": b"%PDF"}
+    assert all(path.read_bytes().startswith(starts[path.suffix]) for path in paths)
+
+
+def test_plot_gives_charts_by_name():
+    result = sample.standard_result()
+    for what in report.CHARTS:
+        assert result.plot(what).to_dict()["$schema"]
+    first = result.plot("scores", adversary=0).to_dict()
+    assert "membership" in " ".join(first["title"]["text"])
+    with pytest.raises(InvalidInputError, match="what = 'pie'"):
+        result.plot("pie")
+    with pytest.raises(InvalidInputError, match="adversary = 2"):
+        result.plot("scores", adversary=2)
+
+
+def test_replaced_rows_are_explained():
+    one = sample.adversary(relation=Relation.REPLACE, trials=40)
+    assert "differ in one row replaced; ε is stated for one row added or removed" in report.page(
+        sample.result(one, trials=40)
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [("", "this is a folder"), ("none/x.html", "a folder that is there"), ("x" * 300, "cannot be written")],
+)
+def test_a_place_that_cannot_be_written(tmp_path, place, said):
+    with pytest.raises(InvalidInputError, match=said):
+        sample.standard_result().to_html(tmp_path / place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_packages_the_error_names_the_extra(monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "altair" else real(name))
+    with pytest.raises(UnsupportedError, match=r"needs altair: .*coalmine\[report\]"):
+        report.page(sample.standard_result())
+
+
+def test_the_results_and_the_words_load_no_drawing_and_no_training():
+    code = (
+        "import sys, coalmine.results, coalmine.report, coalmine.report.tables;"
+        "print([name for name in ('altair', 'vl_convert', 'jinja2', 'torch') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"

@@ -1,0 +1,100 @@
+"""The sentences of the report: signs by type, rounding to the safe side, and what a reader must be told."""
+
+import dataclasses
+import math
+from decimal import Decimal
+
+import pytest
+import report_sample as sample
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
+from coalmine.report import tables, words
+
+
+@given(st.floats(0.0, 1e6), st.integers(0, 4))
+def test_rounding_goes_to_the_safe_side(value, digits):
+    assert float(words.down(value, digits)) <= value <= float(words.up(value, digits))
+    assert Decimal(words.up(value, digits)) - Decimal(words.down(value, digits)) <= Decimal(1).scaleb(-digits)
+
+
+def test_the_sign_follows_the_type():
+    common = {"epsilon": 1.239, "delta": 1e-5, "relation": Relation.ADD_REMOVE, "assumptions": ()}
+    bound = LowerBound(**common, confidence=0.99, method="gdp", threshold_rule="sup", trials=(10, 10), copies=1)
+    assert words.epsilon(Guarantee(**common, analysis="pld")) == "ε ≤ 1.24"
+    assert words.epsilon(Heuristic(**common, analysis="last_iterate")) == "ε ≈ 1.24"
+    assert words.epsilon(bound) == "ε ≥ 1.23"
+    assert words.epsilon(Estimate(**common, method="gdp", copies=1)) == "ε ≈ 1.24"
+
+
+def test_confidence_is_not_lost_to_rounding():
+    assert words.confidence(1.0 - (1.0 - 0.99)) == "99%"
+    assert words.confidence(0.95) == "95%"
+    assert words.confidence(1.0 - 0.01 / 3.0) == "99.66%"
+
+
+def test_verdict_says_what_was_tested_and_what_was_found():
+    consistent = words.verdict(sample.standard_result())
+    assert consistent.startswith("Consistent: ")
+    assert "the guarantee ε ≤ 2.89" in consistent
+    assert "99% confidence" in consistent
+    refuted = sample.result(sample.adversary(mu=4.0), claim=0.5)
+    assert words.verdict(refuted).startswith("Refuted: clipbkd proves ε ≥ ")
+    assert "the claim ε = 0.5" in words.verdict(refuted)
+
+
+def test_caveats_name_stand_in_data_missing_trials_failures_and_the_ceiling():
+    short = sample.result(sample.adversary(trials=40, failed=3), note="Stand-in data.", trials=400)
+    text = " ".join(words.caveats(short))
+    assert "About the data: Stand-in data." in text
+    assert "not complete: 40 of 400 trainings" in text
+    assert "3 trainings did not end with finite numbers" in text
+    assert "even a perfect attack could prove no more than ε ≥ " in text
+    assert "Consistent does not mean proved safe" in text
+    complete = " ".join(words.caveats(sample.standard_result()))
+    assert "not complete" not in complete
+    assert "About the data" not in complete
+
+
+def test_adversaries_without_trials_are_counted():
+    whole = sample.standard_result()
+    part = dataclasses.replace(whole, adversaries=whole.adversaries[:1])
+    assert any("1 further adversaries" in line for line in words.caveats(part))
+
+
+def test_meaning_separates_what_is_promised_from_what_was_shown():
+    text = " ".join(words.meaning(sample.standard_result()))
+    promised = 100.0 / (1.0 + math.exp(-sample.standard_result().guarantee.epsilon))
+    assert f"at most {words.up(promised, 1)}% sure" in text
+    assert "right in at most 64.5% of cases" in text  # (1 + 0.29)/2
+    nothing = " ".join(words.meaning(sample.result(sample.adversary(mu=0.0), noise=0.0)))
+    assert "What is promised: nothing" in nothing
+    assert "surer than 50%" in nothing
+
+
+def test_certainty_is_never_claimed_by_rounding():
+    assert words.share(words.up(99.99, 1)) == "more than 99.9%"
+
+
+def test_table_keeps_estimates_apart_from_bounds():
+    table = sample.standard_result().table()
+    kinds = {record["kind"] for record in table.records}
+    assert kinds == {"lower_bound", "estimate"}
+    for row, record in zip(table.rows, table.records, strict=True):
+        assert ("≥" in row[2]) == (record["kind"] == "lower_bound")
+        assert ("proves nothing" in row[3]) == (record["kind"] == "estimate")
+    assert sum(record["counts_for_verdict"] for record in table.records) == 2
+    assert str(table).splitlines()[0].startswith("adversary")
+
+
+def test_notebook_table_is_escaped():
+    one = sample.adversary("<b>&", trials=20)
+    html = tables.summary(sample.result(one))._repr_html_()
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>" not in html
+
+
+@pytest.mark.parametrize(("value", "text"), [(1e-5, "10⁻⁵"), (3e-12, "3·10⁻¹²"), (0.01, "0.01")])
+def test_small_probabilities(value, text):
+    assert words.small(value) == text

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.records import DpSgd
 
 Delta = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -36,6 +37,7 @@ class DataSection(_Section):
     name: str = "digits"
     classes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     rows_per_class: Count | None = None
+    rows: Count | None = None
 
 
 class ModelSection(_Section):
@@ -131,6 +133,28 @@ class AuditConfig(_Section):
     adversary: tuple[AdversarySection, ...] = Field(
         default=(AdversarySection(name="membership"), AdversarySection(name="clipbkd")), min_length=1
     )
+
+
+class FunctionConfig(_Section):
+    """The audit of a user's own training, as data: the names tell what was run, and are never executed."""
+
+    train: str
+    score: str
+    worlds: str
+    relation: Literal["add_remove", "replace"]
+    copies: Count
+    mechanism: DpSgd | None = None
+    audit: AuditSection
+
+    @property
+    def data(self) -> DataSection:
+        """The user's data, by the name of the function that builds it."""
+        return DataSection(name=self.worlds or "the user's data")
+
+    @property
+    def adversary(self) -> tuple[AdversarySection, ...]:
+        """The one adversary: the user's own score."""
+        return (AdversarySection(name="own training"),)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

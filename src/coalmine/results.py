@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coalmine.config import AuditConfig
+from coalmine.config import AuditConfig, FunctionConfig
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, Scores, plain
 from coalmine.roles import View
 
@@ -41,11 +41,11 @@ class AdversaryResult:
 
     @property
     def gaussian(self) -> LowerBound:
-        """What the same scores prove, per added or removed row, if the trade-off curve is a Gaussian one."""
+        """What the same scores prove under the same relation if the trade-off curve is a Gaussian one."""
         return next(
             other
             for other in self.others
-            if isinstance(other, LowerBound) and other.method == "gdp" and other.relation is Relation.ADD_REMOVE
+            if isinstance(other, LowerBound) and other.method == "gdp" and other.relation is self.bound.relation
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class AdversaryResult:
 class AuditResult:
     """Theory, evidence and meaning of one training algorithm. ``verdict`` is "consistent" or "refuted"."""
 
-    config: AuditConfig
+    config: AuditConfig | FunctionConfig
     mechanism: Mapping[str, Any]
     data_note: str
     guarantee: Guarantee

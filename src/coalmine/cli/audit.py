@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from coalmine.config import AuditConfig, Execution
@@ -25,6 +26,17 @@ def audit(
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Trials for each adversary, both worlds together.")] = None,
     claim_epsilon: Annotated[float | None, typer.Option(help="Audit this claim instead of the guarantee.")] = None,
+    train: Annotated[
+        str | None, typer.Option(help="Audit your own training: module:function, called as train(dataset, seed).")
+    ] = None,
+    score: Annotated[
+        str | None, typer.Option(help="With --train: module:function, one number for a model, larger for world 1.")
+    ] = None,
+    worlds: Annotated[
+        str | None,
+        typer.Option(help="With --train: module:function that gives both data sets; by default worlds beside train."),
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="With --train: the most seconds one training may take.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
@@ -46,6 +58,22 @@ def audit(
         overrides.append(f"audit.trials={trials}")
     if claim_epsilon is not None:
         overrides.append(f"audit.claim_epsilon={claim_epsilon}")
+    if train is not None or score is not None:
+        if config is not None or preset is not None:
+            raise InvalidInputError("train is not allowed beside a config file or a preset: expected one of them")
+        execution = configs.Execution(device=device, workers=workers)
+        return run_own_training(
+            (train, score, worlds),
+            overrides,
+            timeout=timeout,
+            store=store,
+            execution=execution,
+            json=json,
+            report=report,
+        )
+    for name, value in (("worlds", worlds), ("timeout", timeout)):
+        if value is not None:
+            raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")
     settings = configs.load(config, preset=preset, overrides=overrides)
     execution = configs.Execution(device=device, workers=workers, data_dir=data_dir)
     return run_audit(settings, store=store, execution=execution, json=json, report=report)
@@ -65,6 +93,55 @@ def run_audit(
     section = settings.audit
     with Watch(delta=section.delta, confidence=section.confidence, shown=not json and sys.stderr.isatty()) as watch:
         result = run(settings, store=store, execution=execution, watcher=watch)
+    return finish(result, json=json, report=report)
+
+
+def run_own_training(
+    names: tuple[str | None, str | None, str | None],
+    overrides: list[str],
+    *,
+    timeout: float | None,
+    store: Path,
+    execution: Execution,
+    json: bool,
+    report: Path | None,
+) -> int:
+    """The same for a user's own training, scoring and worlds: these names are the only code that is ever loaded."""
+    from coalmine import config as configs
+    from coalmine import report as reports
+    from coalmine.cli._watch import Watch
+    from coalmine.integrations import audit_function, load_function
+
+    if report is not None:
+        reports.check_packages()
+        reports.check_target(report)
+    train, score, worlds = names
+    if train is None or score is None:
+        raise InvalidInputError(f"{'score' if train else 'train'} is missing: expected module:function")
+    wrong = [one for one in overrides if not one.startswith("audit.")]
+    if wrong:
+        raise InvalidInputError(f"set = {wrong[0]!r} is not allowed with train: expected audit.key=value")
+    question = configs.load(overrides=overrides).audit
+    with Watch(delta=question.delta, confidence=question.confidence, shown=not json and sys.stderr.isatty()) as watch:
+        result = audit_function(
+            load_function("train", train),
+            load_function("score", score),
+            worlds=load_function("worlds", worlds or f"{train.partition(':')[0]}:worlds"),
+            claim_epsilon=question.claim_epsilon,
+            delta=question.delta,
+            confidence=question.confidence,
+            trials=question.trials,
+            seed=question.seed,
+            workers=execution.worker_count,
+            timeout=timeout,
+            store=store,
+            watcher=watch,
+        )
+    return finish(result, json=json, report=report)
+
+
+def finish(result: AuditResult, *, json: bool, report: Path | None) -> int:
+    """Print the result, write the report, and give the exit code."""
     if json:
         print_json(result.to_dict())
     else:
@@ -74,21 +151,35 @@ def run_audit(
     return 1 if result.verdict == "refuted" else 0
 
 
+_CHANGES = {"add_remove": "added or removed", "replace": "replaced"}
+
+
 def show(result: AuditResult) -> None:
     """The table and the sentences of an audit."""
     section, mechanism = result.config.audit, result.mechanism
-    print_lines(
-        [
+    own = "train" in mechanism
+    if own:
+        subject = f"Your own training {mechanism['train']}, scored by {mechanism['score']}."
+    else:
+        subject = (
             f"DP-SGD on {result.config.data.name} ({mechanism['rows']} rows, {mechanism['parameters']} parameters): "
             f"{mechanism['steps']} steps at sampling rate {mechanism['sample_rate']:.4g}, "
             f"noise multiplier {mechanism['noise_multiplier']:.4g}, clipping norm {mechanism['clip']:g}."
-        ]
-        + ([result.data_note] if result.data_note else [])
-    )
+        )
+    print_lines([subject] + ([result.data_note] if result.data_note else []))
+    row = _CHANGES[result.guarantee.relation]
     heuristic = number(result.heuristic.epsilon, 2) if result.heuristic else "-"
     print_table(
-        f"ε at δ = {section.delta:g} for one row added or removed; the bounds hold jointly at {section.confidence:.4g}",
-        ["adversary", "sees", "trials", "proved ε ≥", "if Gaussian ε ≥", "heuristic ε ≈", "guarantee ε ≤"],
+        f"ε at δ = {section.delta:g} for one row {row}; the bounds hold jointly at {section.confidence:.4g}",
+        [
+            "adversary",
+            "sees",
+            "trials",
+            "proved ε ≥",
+            "if Gaussian ε ≥",
+            "heuristic ε ≈",
+            "claim ε ≤" if own else "guarantee ε ≤",
+        ],
         [
             [
                 one.label,
@@ -109,15 +200,17 @@ def sentences(result: AuditResult) -> list[str]:
     """What it means, in plain words."""
     belief, advantage, strongest = result.belief, result.advantage, result.strongest
     delta, confidence = result.config.audit.delta, result.config.audit.confidence
+    own = "train" in result.mechanism
     lines = [
         f"For one person: whoever starts undecided about whether a given row was used becomes at most "
         f"{belief['guarantee']:.1%} sure of it (except with probability about {delta:g}), and guesses better than a "
-        f"coin by at most {advantage['guarantee']:.1%} (guarantee).",
+        f"coin by at most {advantage['guarantee']:.1%} ({'if the claim holds' if own else 'guarantee'}).",
         f"The strongest attack here shows that becoming {belief['evidence']:.1%} sure does happen "
         f"({strongest.label}, confidence {confidence:.4g}).",
     ]
     claimed = result.config.audit.claim_epsilon
-    what = f"the claim ε = {claimed:g}" if claimed else f"the guarantee ε = {number(result.guarantee.epsilon, 2)}"
+    promise = f"the {'claim' if own else 'guarantee'} ε = {number(result.guarantee.epsilon, 2)}"
+    what = f"the claim ε = {claimed:g}" if claimed else promise
     if result.verdict == "refuted":
         lines.append(f"REFUTED: the evidence contradicts {what} at confidence {confidence:.4g}.")
     else:
@@ -131,4 +224,6 @@ def sentences(result: AuditResult) -> list[str]:
     failed = sum(one.failed for one in result.adversaries)
     if failed:
         lines.append(f"{failed} trainings did not end with finite numbers; they count with the lowest score.")
+    if own:
+        lines += strongest.notes
     return lines

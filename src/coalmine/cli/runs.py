@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.errors import UnsupportedError
 
 runs = typer.Typer(help="List, show, resume or remove the runs in a store.", no_args_is_help=False)
 
@@ -99,6 +100,12 @@ def resume(
 
     with Store.open(store, create=False) as opened:
         description = dict(opened.run(run).description)
+    own = description.get("config", {}).get("train")
+    if own is not None:
+        raise UnsupportedError(
+            f"run {run!r} is of a training of your own ({own}): run the same coalmine audit --train command or the "
+            "same Python again; it goes on from what is stored"
+        )
     settings = configs.parse(description.get("config", {}))
     return run_audit(
         settings, store=store, execution=configs.Execution(device=device, workers=workers, data_dir=data_dir), json=json

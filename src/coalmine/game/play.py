@@ -45,6 +45,10 @@ class Task(Protocol):
         """Play several blocks; what each block gives does not depend on the others."""
         ...
 
+    def post_mortem(self) -> str | None:
+        """Why a process that played it has ended, where the task can tell."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class BuiltInTask:
@@ -90,3 +94,7 @@ class BuiltInTask:
             )
             for part in parts
         ]
+
+    def post_mortem(self) -> str | None:
+        """Nothing is known."""
+        return None

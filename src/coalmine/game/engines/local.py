@@ -62,7 +62,7 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
                 try:
                     results = future.result()
                 except (GameStoppedError, BrokenProcessPool) as error:
-                    stopped = stopped or _stop(error)
+                    stopped = stopped or _stop(task, error)
                     waiting = []
                     for block in taken:
                         store.fail(name, block, str(stopped))
@@ -86,13 +86,13 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
         )
 
 
-def _stop(error: GameStoppedError | BrokenProcessPool) -> GameStoppedError:
+def _stop(task: Task, error: GameStoppedError | BrokenProcessPool) -> GameStoppedError:
     """Why no more blocks are handed out; those that are under way are still waited for and stored."""
     if isinstance(error, GameStoppedError):
         return error
+    reason = task.post_mortem() or "a worker process ended without a word (killed, crashed, or out of memory?)"
     return WorkersDiedError(
-        "a worker process ended without a word (killed, crashed, or out of memory?); all finished blocks are stored, "
-        "and running the same audit again goes on from there"
+        f"{reason}; all finished blocks are stored, and running the same audit again goes on from there"
     )
 
 

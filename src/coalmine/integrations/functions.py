@@ -1,0 +1,355 @@
+"""``audit_function``: the privacy game against a training that the user wrote.
+
+``train(dataset, seed)`` gives a model (or whatever is released), ``score(model)`` one number that is larger when the
+model looks like world 1. All else is as in :func:`coalmine.audit.audit`: blocks, store, bounds, verdict.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coalmine import _validate, audit, bounds
+from coalmine.accounting import standard
+from coalmine.config import AuditSection, Execution, FunctionConfig
+from coalmine.errors import InvalidInputError
+from coalmine.game import BLOCK_SIZE, blocks_for
+from coalmine.game.engines import local
+from coalmine.identifiability import advantage, belief
+from coalmine.integrations import identity
+from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
+from coalmine.integrations.worlds import GivenWorlds, Worlds
+from coalmine.records import DpSgd, Estimate, Guarantee, LowerBound, Relation, Scores
+from coalmine.results import AdversaryResult, AuditResult
+from coalmine.roles import View
+from coalmine.store import Store
+
+ALGORITHMS = {"own training": 1, "blocks": BLOCK_SIZE}
+"""Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
+NAME = "own training"
+
+
+def audit_function(
+    train: Train,
+    score: Score,
+    *,
+    worlds: GivenWorlds,
+    claim_epsilon: float | None = None,
+    claim_mechanism: DpSgd | None = None,
+    delta: float = 1e-5,
+    confidence: float = 0.99,
+    trials: int = 1000,
+    seed: int = 0,
+    workers: int = 1,
+    timeout: float | None = None,
+    store: Store | str | Path = "coalmine.db",
+    watcher: audit.Watcher | None = None,
+) -> AuditResult:
+    """Play the privacy game against ``train`` and test what is claimed for it.
+
+    ``train(dataset, seed)`` is called once for each trial, on the data set of that trial's world, with a seed of its
+    own; ``score(model)`` or ``score(model, canary)`` gives one number, larger for world 1. ``worlds`` is a pair of data
+    sets, :class:`Worlds` (see :func:`neighbours`), or a function without arguments that builds either.
+
+    The claim is an ε at ``delta``, or a DP-SGD whose whole trade-off curve is claimed: the second says more, so fewer
+    trials refute it. It is meant for worlds under the relation of ``worlds``. ``workers`` processes train at once
+    (0: one for each core); ``timeout`` is the most seconds that one training may take. Trials are kept in ``store``
+    and reused as long as nothing that shapes them has changed.
+    """
+    given = _claim(claim_epsilon, claim_mechanism)
+    section = _section(delta=delta, confidence=confidence, trials=trials, seed=seed, claim=claim_epsilon)
+    limit = None if timeout is None else _validate.positive("timeout", timeout)
+    count = Execution(workers=workers).worker_count
+    for name, function in (("train", train), ("score", score)):
+        identity.check_function(name, function)
+    check_signatures(train, score)
+    separate = count > 1 or limit is not None
+    if separate:
+        _check_importable(train=train, score=score, worlds=worlds)
+    if not isinstance(store, Store):
+        with Store.open(store) as opened:
+            return audit_function(
+                train,
+                score,
+                worlds=worlds,
+                claim_epsilon=claim_epsilon,
+                claim_mechanism=claim_mechanism,
+                delta=delta,
+                confidence=confidence,
+                trials=trials,
+                seed=seed,
+                workers=workers,
+                timeout=timeout,
+                store=opened,
+                watcher=watcher,
+            )
+    built = build(worlds)
+    if isinstance(given, DpSgd) and given.relation is not built.relation:
+        raise InvalidInputError(
+            f"claim_mechanism is for neighbours by {given.relation.value!r}, the worlds differ by "
+            f"{built.relation.value!r}: expected the same relation"
+        )
+    settings = FunctionConfig(
+        train=identity.label(train),
+        score=identity.label(score),
+        worlds=identity.label(worlds) if callable(worlds) else "",
+        relation=built.relation.value,
+        copies=built.copies,
+        mechanism=given if isinstance(given, DpSgd) else None,
+        audit=section,
+    )
+    who = _identity(train, score, worlds, built, settings)
+    fingerprint = audit.fingerprint(who)
+    description = {"identity": who, "versions": audit.versions(), "config": settings.model_dump(mode="json")}
+    store.register(fingerprint, {**description, "trials": section.trials})
+    with tempfile.TemporaryDirectory(prefix="coalmine-") as notes:
+        task = FunctionTask(
+            fingerprint=fingerprint,
+            train=train,
+            score=score,
+            worlds=worlds if callable(worlds) else built,
+            contents=contents(built),
+            timeout=limit,
+            notes=notes if limit is not None else None,
+        )
+        if separate:
+            _check_portable(task)
+        watching = watcher or audit.Nobody()
+        done = store.scores(fingerprint, below=section.trials)
+        watching.begin(f"{NAME} ({settings.train})", trials=section.trials, copies=built.copies, done=done)
+        missing = blocks_for(section.trials, done=store.done(fingerprint))
+        local.run(task, blocks=missing, store=store, workers=count, on_block=watching.block)
+        watching.end()
+    return stored_result(store, fingerprint)
+
+
+def stored_result(store: Store, run: str) -> AuditResult:
+    """The result of a run of a user's own training from its stored trials alone: no code of the user is called."""
+    found = store.run(run)
+    settings = FunctionConfig.model_validate(dict(found.description)["config"])
+    section, relation = settings.audit, Relation.parse(settings.relation)
+    trials = store.scores(found.fingerprint, below=section.trials)
+    if min(np.sum(trials.world == 0), np.sum(trials.world == 1)) == 0:
+        raise InvalidInputError(f"run {found.fingerprint[:12]} has no trials yet: expected some in each world")
+    scores = audit.scores_of(trials)
+    bound, others = _prove(settings, scores)
+    claim = _guarantee(settings)
+    reasons = [(one.trial, one.reason) for one in store.failures(found.fingerprint) if one.trial is not None]
+    notes = [f"trial {trial} failed: {reason}" for trial, reason in reasons[:3] if trial < section.trials]
+    for index, world in enumerate((scores.world0, scores.world1)):
+        if np.ptp(world) == 0.0:
+            notes.append(f"all trainings in world {index} have the same score: does train use its seed?")
+    mechanism = settings.mechanism
+    words = {f"claimed {key}": value for key, value in _mechanism_words(mechanism).items()}
+    return AuditResult(
+        config=settings,
+        mechanism={"train": settings.train, "score": settings.score, **words},
+        data_note="",
+        guarantee=claim,
+        heuristic=None,
+        adversaries=(
+            AdversaryResult(
+                name=NAME,
+                options={},
+                view=View.FINAL_MODEL,
+                relation=relation,
+                copies=settings.copies,
+                fingerprint=found.fingerprint,
+                failed=trials.failed,
+                bound=bound,
+                others=others,
+                notes=tuple(notes),
+                seconds=trials.elapsed,
+                scores=scores,
+            ),
+        ),
+        belief={
+            "guarantee": belief.from_epsilon(claim.epsilon),
+            "evidence": belief.from_epsilon(bound.epsilon),
+        },
+        advantage={
+            "guarantee": advantage.of_mechanism(mechanism)
+            if mechanism
+            else advantage.generic(claim.epsilon, delta=section.delta)
+        },
+        claim=claim.epsilon,
+        verdict="refuted" if bound.epsilon > claim.epsilon else "consistent",
+        versions=dict(found.description)["versions"],
+    )
+
+
+def _claim(epsilon: float | None, mechanism: DpSgd | None) -> float | DpSgd:
+    """What is claimed: exactly one of the two ways."""
+    if (epsilon is None) == (mechanism is None):
+        raise InvalidInputError(
+            "claim_epsilon is missing: expected the ε that is claimed (or claim_mechanism in Python)"
+            if epsilon is None
+            else "claim_epsilon is not allowed beside claim_mechanism: expected one of them"
+        )
+    if mechanism is not None:
+        _validate.instance("claim_mechanism", mechanism, DpSgd)
+        return mechanism
+    return _validate.positive("claim_epsilon", epsilon)
+
+
+def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: float | None) -> AuditSection:
+    """The question, checked."""
+    return AuditSection(
+        delta=_validate.open_unit("delta", delta),
+        confidence=_validate.open_unit("confidence", confidence),
+        trials=_validate.integer("trials", trials, at_least=4),
+        seed=_validate.integer("seed", seed, at_least=0),
+        claim_epsilon=claim,
+    )
+
+
+def _guarantee(settings: FunctionConfig) -> Guarantee:
+    """The claim in the place of a guarantee."""
+    delta, relation = settings.audit.delta, Relation.parse(settings.relation)
+    assumptions: tuple[str, ...] = ("this is what the user claims; Coalmine has not proved it",)
+    if settings.mechanism is not None:
+        epsilon = standard.epsilon(settings.mechanism, delta=delta).epsilon
+        words = ", ".join(f"{key} {value}" for key, value in _mechanism_words(settings.mechanism).items())
+        assumptions += (f"the claim is DP-SGD with {words}",)
+    else:
+        assert settings.audit.claim_epsilon is not None
+        epsilon = settings.audit.claim_epsilon
+    return Guarantee(
+        epsilon=epsilon, delta=delta, analysis="claimed by the user", relation=relation, assumptions=assumptions
+    )
+
+
+def _mechanism_words(mechanism: DpSgd | None) -> dict[str, Any]:
+    """A mechanism for people."""
+    if mechanism is None:
+        return {}
+    return {
+        "sampling rate": mechanism.sample_rate,
+        "noise multiplier": mechanism.noise_multiplier,
+        "steps": mechanism.steps,
+        "sampling": mechanism.sampling.value,
+    }
+
+
+def _prove(settings: FunctionConfig, scores: Scores) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
+    """The bound that is held against the claim, under the claim's relation; then the others."""
+    section, relation = settings.audit, Relation.parse(settings.relation)
+    delta, confidence = section.delta, section.confidence
+    first, others = audit.prove(scores, delta=delta, confidence=confidence, relation=relation, copies=settings.copies)
+    claimed = settings.mechanism
+    if claimed is not None:
+        by_curve = bounds.dpsgd(
+            scores,
+            delta=delta,
+            confidence=confidence,
+            sample_rate=claimed.sample_rate,
+            steps=claimed.steps,
+            sampling=claimed.sampling,
+            relation=relation,
+            copies=settings.copies,
+        )
+        return by_curve, (first, *others)
+    if relation is Relation.REPLACE:
+        replaced = next(
+            one
+            for one in others
+            if isinstance(one, LowerBound) and one.method == first.method and one.relation is relation
+        )
+        return replaced, (first, *(one for one in others if one is not replaced))
+    return first, others
+
+
+def _identity(
+    train: Train, score: Score, worlds: GivenWorlds, built: Worlds, settings: FunctionConfig
+) -> dict[str, Any]:
+    """All that shapes the distribution of a score, and nothing else."""
+    content = contents(built)
+    if content is None and not callable(worlds):
+        raise InvalidInputError(
+            "worlds holds data without a content hash, so its trials could not be told from those of other data: give "
+            "arrays, tensors or a TensorDataset, or a function that builds the worlds"
+        )
+    return {
+        "adversary": {"name": NAME, "train": settings.train, "score": settings.score},
+        "data": {
+            "name": settings.worlds or "given in Python",
+            "content": list(content) if content else None,
+            "relation": settings.relation,
+            "copies": settings.copies,
+        },
+        "train": identity.function_identity("train", train),
+        "score": identity.function_identity("score", score),
+        "worlds": identity.function_identity("worlds", worlds) if callable(worlds) else None,
+        "seed": settings.audit.seed,
+        "algorithms": ALGORITHMS,
+    }
+
+
+def _check_importable(**functions: Any) -> None:
+    """Other processes find a function by its module and name alone; say so where they could not."""
+    for name, given in functions.items():
+        function = given
+        while hasattr(function, "func"):
+            function = function.func
+        if not callable(function):
+            continue
+        module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+        if module == "__mp_main__":
+            raise InvalidInputError(
+                "audit_function was called while a worker process imported the script: put the call under "
+                "if __name__ == '__main__':"
+            )
+        found: Any = sys.modules.get(module)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        if module == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
+            problem = "was typed in"
+        elif found is not function:
+            problem = "is a lambda or a function inside a function" if "<" in path else "is not found under its name"
+        else:
+            continue
+        raise InvalidInputError(
+            f"{name} = {module}:{path} {problem}, so worker processes cannot import it: put it at the top of a module, "
+            "or use workers = 1 without a timeout"
+        )
+
+
+def _check_portable(task: FunctionTask) -> None:
+    """Whether the data and the bound arguments survive the way to another process."""
+    try:
+        ForkingPickler.dumps(task)
+    except Exception as error:  # noqa: BLE001  a user's object may raise anything
+        raise InvalidInputError(
+            f"worlds cannot be sent to worker processes ({type(error).__name__}: {error}): give a function that builds "
+            "them, or use workers = 1 without a timeout"
+        ) from None
+
+
+def load_function(name: str, text: str) -> Callable[..., Any]:
+    """The function that ``module:function`` on the command line names; modules are looked for in this folder too."""
+    import importlib
+
+    module, colon, path = text.partition(":")
+    if not colon or not module or not path:
+        raise _validate.reject(name, text, "module:function, such as mytraining:train")
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # noqa: BLE001  a user's module may raise anything
+        raise InvalidInputError(
+            f"{name} = {text!r} cannot be imported ({type(error).__name__}: {error}); modules are looked for in this "
+            "folder and among the installed packages"
+        ) from None
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        raise InvalidInputError(f"{name} = {text!r} is not there: module {module} has no {path}")
+    identity.check_function(name, found)
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,252 @@
+"""One block of a user's own training: each trial calls ``train`` in its world, then ``score`` on what came out."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import faulthandler
+import functools
+import inspect
+import os
+import random
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coalmine import seeds
+from coalmine.errors import InvalidInputError
+from coalmine.game import GameStoppedError, trials_of, worlds_of
+from coalmine.integrations.identity import NoContentError, content_hash, label
+from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
+from coalmine.store import BlockResult
+
+Train = Callable[..., Any]
+Score = Callable[..., Any]
+
+_SEEDS = 2**31
+"""Seeds stay below this: every common generator takes them (torch's on the CPU reads 32 bits and no more)."""
+_LONGEST_REASON = 500
+
+
+def seed_of(fingerprint: str, trial: int) -> int:
+    """The seed of a trial: an affine walk through all numbers below 2³¹, so that no two trials ever share one.
+
+    >>> len({seed_of("a run", trial) for trial in range(1000)})
+    1000
+    """
+    key = seeds.key(fingerprint, purpose="own training", trial=0)
+    start, step = key % _SEEDS, (key >> 64) % _SEEDS | 1
+    return (start + trial * step) % _SEEDS
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FunctionTask:
+    """A task (:class:`coalmine.game.Task`) that calls a user's functions.
+
+    ``contents`` are the hashes of the worlds' data, where they have some. With a ``timeout`` each training is watched
+    by a thread outside Python, which ends the process when the time is up and leaves in the folder ``notes`` where the
+    training was.
+    """
+
+    fingerprint: str
+    train: Train
+    score: Score
+    worlds: GivenWorlds
+    contents: tuple[str, ...] | None = None
+    timeout: float | None = None
+    notes: str | None = None
+    device: str = "cpu"
+
+    @property
+    def separate(self) -> bool:
+        """A training that may have to be stopped needs a process that can be ended."""
+        return self.timeout is not None
+
+    def play(self, blocks: Sequence[int]) -> list[BlockResult]:
+        """Play the blocks one after the other."""
+        return [self._block(block) for block in blocks]
+
+    @functools.cached_property
+    def _built(self) -> Worlds:
+        built = build(self.worlds)
+        if contents(built) != self.contents:
+            raise GameStoppedError(
+                "worlds gives other data each time it is called, so trials would not be alike: fix its seed"
+            )
+        return built
+
+    def _block(self, block: int) -> BlockResult:
+        """One block. A training that raises fails its trial alone; when none of a block ends, the game is stopped."""
+        trials = trials_of(block)
+        worlds = worlds_of(trials)
+        built = self._built
+        began = time.perf_counter()
+        scores, failures = np.full(trials.size, np.nan), {}
+        for index, trial in enumerate(trials.tolist()):
+            try:
+                scores[index] = self._trial(trial, built.world1 if worlds[index] else built.world0, built.canary)
+            except _TrialFailedError as error:
+                failures[trial] = str(error)
+        if contents(built) != self.contents:
+            raise GameStoppedError(
+                f"{label(self.train)} or {label(self.score)} changed its data set in place, so trials are not "
+                "independent: work on a copy"
+            )
+        if len(failures) == trials.size:
+            raise GameStoppedError(
+                f"all {trials.size} trainings of block {block} failed (trial {trials[0]}: {failures[int(trials[0])]}); "
+                "nothing that was stored before is lost"
+            )
+        return BlockResult(
+            trial=trials,
+            world=worlds,
+            score=scores,
+            elapsed=time.perf_counter() - began,
+            device="own training",
+            failures=failures,
+        )
+
+    def _trial(self, trial: int, dataset: Any, canary: Any) -> float:
+        """Train and score once, under the trial's own seed."""
+        seed = seed_of(self.fingerprint, trial)
+        with self._watched(trial), _seeded(seed):
+            model = self._guarded("train", self.train, dataset, seed)
+            shown = (model, canary) if wants_canary(self.score) else (model,)
+            value = self._guarded("score", self.score, *shown)
+        return _one_number(value, trial, label(self.score))
+
+    def _guarded(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a user's function. What the machine may cause stops the game; anything else fails the trial."""
+        try:
+            return function(*arguments)
+        except Exception as error:  # noqa: BLE001  a user's code may raise anything
+            reason = _reason(name, error)
+            if isinstance(error, (MemoryError, OSError, ImportError)) or "OutOfMemory" in type(error).__name__:
+                raise GameStoppedError(
+                    f"{reason}: this looks like the machine, not the training; all finished blocks are stored, and "
+                    "running the same audit again goes on from there"
+                ) from None
+            raise _TrialFailedError(reason) from None
+        except SystemExit as error:
+            raise _TrialFailedError(_reason(name, error)) from None
+
+    def post_mortem(self) -> str | None:
+        """Why a worker process ended, if a training was too slow: which trial, and the line where it was."""
+        for path in sorted(Path(self.notes).iterdir()) if self.notes else ():
+            trial, _, text = path.read_text(encoding="utf-8", errors="replace").partition("\n")
+            if "Timeout" in text:
+                places = [line.strip() for line in text.splitlines() if line.lstrip().startswith("File ")]
+                where = f" (it was at {places[0]})" if places else ""
+                return f"the training of trial {trial} took longer than {self.timeout:g} seconds and was stopped{where}"
+        return None
+
+    @contextlib.contextmanager
+    def _watched(self, trial: int) -> Iterator[None]:
+        """End this process when the trial takes longer than the timeout; the folder of notes tells why."""
+        if self.timeout is None or self.notes is None:
+            yield
+            return
+        path = Path(self.notes) / str(os.getpid())
+        with path.open("w", encoding="utf-8") as note:
+            note.write(f"{trial}\n")
+            note.flush()
+            faulthandler.dump_traceback_later(self.timeout, exit=True, file=note)
+            try:
+                yield
+            finally:
+                faulthandler.cancel_dump_traceback_later()
+        path.unlink()
+
+
+class _TrialFailedError(Exception):
+    """One training gave no score; the message is its reason."""
+
+
+def check_signatures(train: Train, score: Score) -> None:
+    """``train(dataset, seed)`` and ``score(model)`` or ``score(model, canary)``."""
+    try:
+        inspect.signature(train).bind(None, 0)
+    except TypeError as error:
+        raise InvalidInputError(f"train = {label(train)} cannot be called as train(dataset, seed): {error}") from None
+    try:
+        inspect.signature(score).bind(*([None, None] if wants_canary(score) else [None]))
+    except TypeError as error:
+        raise InvalidInputError(
+            f"score = {label(score)} cannot be called as score(model) or score(model, canary): {error}"
+        ) from None
+
+
+def wants_canary(score: Score) -> bool:
+    """Whether the function has two arguments without a default: the model and the canary."""
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(score).parameters.values()
+    return sum(one.kind in kinds and one.default is inspect.Parameter.empty for one in parameters) == 2
+
+
+def build(worlds: GivenWorlds) -> Worlds:
+    """The worlds from what the user gave; what a user's function raises here stops the game."""
+    if not callable(worlds):
+        return as_worlds(worlds)
+    try:
+        given = worlds()
+    except Exception as error:  # noqa: BLE001  a user's code may raise anything
+        raise GameStoppedError(_reason("worlds", error)) from None
+    return as_worlds(given)
+
+
+def _reason(name: str, error: BaseException) -> str:
+    """What was raised, and where, in one line."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{name} raised {type(error).__name__}: {error}"[:_LONGEST_REASON] + where
+
+
+def _one_number(value: Any, trial: int, name: str) -> float:
+    """The score as a float; NaN and infinity fail the trial, anything that is not one number stops the game."""
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError):
+        array = np.empty(0, dtype=object)
+    if array.dtype.kind not in "fiub":
+        raise GameStoppedError(f"score = {name} gave {value!r} for trial {trial}: expected one number")
+    if array.size != 1:
+        raise GameStoppedError(f"score = {name} gave {array.size} numbers for trial {trial}: expected one number")
+    number = float(array.reshape(()))
+    if not np.isfinite(number):
+        raise _TrialFailedError(f"score gave {number}: expected a finite number")
+    return number
+
+
+def contents(worlds: Worlds) -> tuple[str, ...] | None:
+    """The content hash of both data sets, or None where they have none."""
+    try:
+        return content_hash(worlds.world0), content_hash(worlds.world1), content_hash(worlds.canary)
+    except NoContentError:
+        return None
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """The global generators start from the trial's seed, and are put back afterwards.
+
+    A training should draw from its seed; one that draws from a global generator would otherwise draw the same numbers
+    in every worker process (torch starts from a constant), and its trials would not be independent.
+    """
+    torch = sys.modules.get("torch")
+    kept = random.getstate(), np.random.get_state(), torch.get_rng_state() if torch else None  # noqa: NPY002
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    if torch:
+        torch.manual_seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])  # noqa: NPY002
+        if torch:
+            torch.set_rng_state(kept[2])

@@ -1,0 +1,156 @@
+"""``coalmine report`` and ``coalmine audit --report``: from the store, without training, however far the run is."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from coalmine import cli
+from coalmine.game import engines
+from coalmine.store import BlockResult, Store
+
+AUDIT = """
+[data]
+name = "digits"
+[model]
+kind = "logistic"
+[training]
+steps = 2
+sample_rate = 0.05
+noise_multiplier = 1.0
+[audit]
+trials = 32
+[[adversary]]
+name = "membership"
+[[adversary]]
+name = "clipbkd"
+copies = 2
+"""
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """A folder with a store of a small audit, and the report that the audit wrote."""
+    folder = tmp_path_factory.mktemp("audit")
+    (folder / "audit.toml").write_text(AUDIT)
+    options = ["--store", str(folder / "a.db"), "--workers", "1", "--report", str(folder / "report.html")]
+    assert cli.main(["audit", str(folder / "audit.toml"), *options]) == 0
+    return folder
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a report must not train")
+
+    monkeypatch.setattr(engines.local, "run", refuse)
+
+
+def names(folder):
+    with Store.open(folder / "a.db", create=False) as store:
+        return [run.fingerprint for run in store.runs()]
+
+
+def copy_run(store, fingerprint, target, *, blocks, trials):
+    """The first blocks of a run in another store, of an audit that wants more trials."""
+    run, scores = store.run(fingerprint), store.scores(fingerprint)
+    description = json.loads(json.dumps(dict(run.description)))
+    description["config"]["audit"]["trials"] = description["trials"] = trials
+    target.register(fingerprint, description)
+    for block in range(blocks):
+        part = slice(16 * block, 16 * (block + 1))
+        target.put(
+            fingerprint,
+            block,
+            BlockResult(
+                trial=scores.trial[part], world=scores.world[part], score=scores.score[part], elapsed=1.0, device="cpu"
+            ),
+        )
+
+
+def test_the_report_from_the_store_is_the_report_of_the_audit(played, no_training, capsys):
+    for name in names(played):
+        target = played / "again.html"
+        assert cli.main(["report", name[:10], "--store", str(played / "a.db"), "-o", str(target)]) == 0
+        assert capsys.readouterr().out.strip() == f"Report: {target}"
+        assert target.read_text() == (played / "report.html").read_text()
+
+
+def test_a_report_changes_nothing_in_the_store(played, no_training):
+    with Store.open(played / "a.db") as store:
+        before = [dataclasses.asdict(run) for run in store.runs()]
+    cli.main(["report", names(played)[0], "--store", str(played / "a.db"), "-o", str(played / "again.html")])
+    with Store.open(played / "a.db") as store:
+        assert [dataclasses.asdict(run) for run in store.runs()] == before
+
+
+def test_the_name_and_the_figures_by_default(played, no_training, monkeypatch, capsys):
+    monkeypatch.chdir(played)
+    name = names(played)[0]
+    assert cli.main(["report", name[:12], "--store", "a.db", "--figures", "figures"]) == 0
+    assert (played / f"coalmine-{name[:12]}.html").is_file()
+    assert "Figures: 21 files in figures" in capsys.readouterr().out
+    assert {path.suffix for path in (played / "figures").iterdir()} == {".svg", ".png", ".pdf"}
+
+
+def test_a_run_that_is_not_complete_is_reported_with_what_it_has(played, no_training, tmp_path):
+    first, second = names(played)
+    with Store.open(played / "a.db") as store, Store.open(tmp_path / "part.db") as target:
+        copy_run(store, first, target, blocks=1, trials=400)
+        copy_run(store, second, target, blocks=0, trials=400)
+    options = ["--store", str(tmp_path / "part.db"), "-o", str(tmp_path / "part.html")]
+    assert cli.main(["report", first[:10], *options]) == 0
+    text = (tmp_path / "part.html").read_text()
+    assert "This run is not complete: 16 of 400 trainings for each adversary" in text
+    assert "1 further adversaries of this audit have no trials yet" in text
+    assert cli.main(["report", second[:10], *options]) == 2
+
+
+def test_a_run_without_trials_is_an_error(played, no_training, tmp_path, capsys):
+    name = names(played)[0]
+    with Store.open(played / "a.db") as store, Store.open(tmp_path / "empty.db") as target:
+        copy_run(store, name, target, blocks=0, trials=32)
+    assert cli.main(["report", name[:10], "--store", str(tmp_path / "empty.db")]) == 2
+    error = capsys.readouterr().err
+    assert f"run {name[:12]} has no trials yet: play it first (coalmine runs resume {name[:12]})" in error
+    assert error.count("\n") == 1
+
+
+def test_a_run_of_other_data_or_another_version_is_not_passed_off_as_this_one(played, no_training, tmp_path, capsys):
+    name = names(played)[0]
+    with Store.open(played / "a.db") as store, Store.open(tmp_path / "other.db") as target:
+        copy_run(store, name, target, blocks=2, trials=32)
+        target.register("ab" * 32, dict(store.run(name).description))
+        trial = np.arange(16)
+        target.put(
+            "ab" * 32, 0, BlockResult(trial=trial, world=trial % 2, score=trial + 0.5, elapsed=1.0, device="cpu")
+        )
+    assert cli.main(["report", "abab", "--store", str(tmp_path / "other.db"), "-o", str(tmp_path / "x.html")]) == 2
+    assert "its trials come from other data or another version" in capsys.readouterr().err
+    assert not (tmp_path / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["ffff"], "is no run of this store"),
+        (["nonsense!"], "expected the first characters of a run's fingerprint"),
+    ],
+)
+def test_names_that_are_no_run(played, capsys, arguments, said):
+    assert cli.main(["report", *arguments, "--store", str(played / "a.db")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_store_that_is_not_there(tmp_path, capsys):
+    assert cli.main(["report", "abcd", "--store", str(tmp_path / "no.db")]) == 2
+    assert "there is no such file" in capsys.readouterr().err
+    assert not (tmp_path / "no.db").exists()
+
+
+def test_a_report_that_cannot_be_written_is_found_out_before_training(played, no_training, tmp_path, capsys):
+    options = ["--store", str(tmp_path / "new.db"), "--report", str(tmp_path / "none" / "x.html")]
+    assert cli.main(["audit", str(played / "audit.toml"), *options]) == 2
+    assert "--report = " in capsys.readouterr().err
+    assert not (tmp_path / "new.db").exists()

@@ -4,9 +4,9 @@ With the privacy loss L of one step under P and k(z) = log E[e^{zL}],
 
     δ(ε) = (1/2πi)·∫ exp(T·k(z) − z·ε)/(z·(z + 1)) dz   along Re z = θ > 0,
 
-since (1 − e^{ε−L})₊ has that Laplace transform. Along the saddle θ the integrand decays like a Gaussian and the trapezium
-rule converges geometrically, so δ has many right digits for hundreds of steps and more, however small it is. E[e^{zL}] − 1 is
-integrated as such, so that T·k keeps its digits for T = 10⁷.
+since (1 − e^{ε−L})₊ has that Laplace transform. Along the saddle θ the integrand decays like a Gaussian and the
+trapezium rule converges geometrically, so δ has many right digits for hundreds of steps and more, however small it is.
+E[e^{zL}] − 1 is integrated as such, so that T·k keeps its digits for T = 10⁷.
 """
 
 from __future__ import annotations
@@ -56,4 +56,3 @@ def _one_way(step: OneStep, steps: int, epsilon: float) -> float:
     values = np.exp(steps * step.cumulant(z) - z * epsilon - np.log(z) - np.log1p(z) - top).real
     integral = float(np.sum(values[1:]) + 0.5 * values[0]) * (u[1] - u[0])
     return math.exp(top) * integral / math.pi
-

@@ -42,7 +42,8 @@ def hockey_sticks(
                 low *= 2
             while ratio(high) < target:
                 high *= 2
-            for _ in range(130):
+            # δ is stationary in the threshold, so half the digits suffice for it.
+            for _ in range(75):
                 middle = (low + high) / 2
                 low, high = (middle, high) if ratio(middle) < target else (low, middle)
             return (low + high) / 2

@@ -61,25 +61,19 @@ def test_without_sampling_it_is_the_analytic_gaussian(relation: Relation, factor
 
 
 def test_shuffled_batches_get_the_guarantee_that_holds() -> None:
-    found = calibrate.noise_multiplier(
-        sample_rate=0.25, steps=16, epsilon=1.0, delta=1e-5, sampling=Sampling.SHUFFLE
-    )
+    found = calibrate.noise_multiplier(sample_rate=0.25, steps=16, epsilon=1.0, delta=1e-5, sampling=Sampling.SHUFFLE)
     assert found.statement.analysis == "shuffle_no_amplification"
     assert found.noise_multiplier == pytest.approx(2.0 / curves.gaussian_mu(1.0, delta=1e-5), rel=2e-6)
 
 
 def test_replaced_rows_with_sampling() -> None:
-    found = calibrate.noise_multiplier(
-        sample_rate=0.1, steps=10, epsilon=1.0, delta=1e-5, relation=Relation.REPLACE
-    )
+    found = calibrate.noise_multiplier(sample_rate=0.1, steps=10, epsilon=1.0, delta=1e-5, relation=Relation.REPLACE)
     assert 0.99999 <= found.statement.epsilon <= 1.0
 
 
 def test_what_no_noise_can_reach_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"epsilon = 1e-09 is not allowed: expected at least 0\.00"):
-        calibrate.noise_multiplier(
-            sample_rate=0.5, steps=100_000, epsilon=1e-9, delta=1e-15, analysis="last_iterate"
-        )
+        calibrate.noise_multiplier(sample_rate=0.5, steps=100_000, epsilon=1e-9, delta=1e-15, analysis="last_iterate")
 
 
 def test_a_target_that_any_noise_meets_gives_the_smallest_tried() -> None:

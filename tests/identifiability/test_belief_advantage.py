@@ -107,9 +107,9 @@ def test_shuffled_batches_are_not_amplified() -> None:
 def test_how_often_the_belief_is_exceeded() -> None:
     """Without sampling against simulation-free truth; with sampling the bound is above it and not wild."""
     mu, epsilon = 1.0, 2.0
-    assert belief.exceedance(DpSgd(sample_rate=1.0, noise_multiplier=1 / mu, steps=1), epsilon=epsilon) == pytest.approx(
-        stats.norm.sf(epsilon / mu - mu / 2)
-    )
+    assert belief.exceedance(
+        DpSgd(sample_rate=1.0, noise_multiplier=1 / mu, steps=1), epsilon=epsilon
+    ) == pytest.approx(stats.norm.sf(epsilon / mu - mu / 2))
     q, sigma, epsilon = 0.3, 0.7, 1.0
     grid = np.linspace(-8, 9, 400_001)
     without = stats.norm.pdf(grid, 0, sigma)

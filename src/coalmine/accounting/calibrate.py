@@ -85,7 +85,7 @@ def noise_multiplier(
     return Calibration(noise_multiplier=sigma, target=target, statement=statement)
 
 
-def for_advantage(*, sample_rate: float, steps: int, advantage: float, start: float = 1.0) -> float:
+def for_advantage(*, sample_rate: float, steps: int, advantage: float) -> float:
     """The smallest σ (to one part in 10⁶) that keeps the exact advantage, δ at ε = 0, within a target.
 
     >>> sigma = for_advantage(sample_rate=1.0, steps=100, advantage=0.382925)
@@ -93,23 +93,27 @@ def for_advantage(*, sample_rate: float, steps: int, advantage: float, start: fl
     10.0
     """
     target = _validate.open_unit("advantage", advantage)
-    start = _validate.positive("start", start)
-    mechanism = DpSgd(sample_rate=sample_rate, noise_multiplier=start, steps=steps)
+    mechanism = DpSgd(sample_rate=sample_rate, noise_multiplier=1.0, steps=steps)
 
-    def at(sigma: float) -> float:
+    def roughly(sigma: float) -> float:
+        return standard.gdp_clt_delta(mechanism.with_noise(sigma), epsilon=0.0).delta
+
+    def exactly(sigma: float) -> float:
         return standard.delta(mechanism.with_noise(sigma), epsilon=0.0).delta
 
-    return _search(at, "advantage", target, min(max(start * sample_rate, SMALLEST), LARGEST))
+    start = _search(roughly, "advantage", target, 1.0, tolerance=1e-3)
+    return _search(exactly, "advantage", target, start)
 
 
 def _guess(mechanism: DpSgd, target: float, delta: float) -> float:
-    """A σ to start the slow PLD search from: what RDP asks for (a little too much), where the library has RDP."""
-    sampled = mechanism.sampling is Sampling.POISSON and 0.0 < mechanism.sample_rate < 1.0
-    if not sampled or mechanism.relation is not Relation.ADD_REMOVE:
+    """A σ to start the slow PLD search from: what the central limit asks for, at least the last-iterate value."""
+    if mechanism.sampling is Sampling.SHUFFLE or mechanism.sample_rate in (0.0, 1.0):
         return 1.0
+    simple = dataclasses.replace(mechanism, relation=Relation.ADD_REMOVE)
 
     def at(sigma: float) -> float:
-        return _ANALYSES["rdp"](mechanism.with_noise(sigma), delta).epsilon
+        noisy = simple.with_noise(sigma)
+        return max(_ANALYSES[name](noisy, delta).epsilon for name in ("gdp_clt", "last_iterate"))
 
     try:
         return _search(at, "epsilon", target, 1.0, tolerance=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Annotated, Any
 
@@ -79,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
         where = context.command_path if context else "coalmine"
-        _complain(f"{where}: {error.format_message()} (see '{where} --help')")
+        _complain(f"{where}: {_wording(error, given)} (see '{where} --help')")
         return 2
     except CoalmineError as error:
         where, options = _called(command, given)
@@ -100,6 +101,21 @@ def _called(command: Any, given: list[str]) -> tuple[str, list[str]]:
             break
         command, path = known, f"{path} {word}"
     return path, [option.name for option in command.params if option.param_type_name == "option" and option.name]
+
+
+def _wording(error: Any, given: list[str]) -> str:
+    """What is wrong with the command line; for a value of the wrong type in our own words, with the value given."""
+    message = str(error.format_message())
+    kind = next((text for word, text in _KINDS.items() if word in message), None)
+    for option in getattr(getattr(error, "param", None), "opts", ()) if kind else ():
+        after = [value for word, value in itertools.pairwise(given) if word == option]
+        joined = [word.split("=", 1)[1] for word in given if word.startswith(f"{option}=")]
+        for value in after + joined:
+            return f"{option} = {value!r} is not allowed: expected {kind}"
+    return message
+
+
+_KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid float": "a number"}
 
 
 def _complain(message: str) -> None:

@@ -86,7 +86,7 @@ def from_advantage(advantage: float, *, delta: float, steps: int = 1, sample_rat
     epsilon = advantages.to_epsilon(advantage, delta=delta)
     exact = math.sqrt(steps) / advantages.mu_for(advantage)
     if sample_rate < 1.0:
-        exact = calibrate.for_advantage(sample_rate=sample_rate, steps=steps, advantage=advantage, start=exact)
+        exact = calibrate.for_advantage(sample_rate=sample_rate, steps=steps, advantage=advantage)
     else:
         while advantages.of_mechanism(_mechanism(exact, steps, sample_rate)) > advantage:  # rounding, at most
             exact *= 1.0 + 1e-15

@@ -1,0 +1,122 @@
+"""``coalmine account`` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cli_runner import assert_refused, run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+EXAMPLE = "account --sample-rate 0.01 --noise-multiplier 1.1 --steps 10000"
+SMALL = "account --sample-rate 0.1 --noise-multiplier 1 --steps 5"
+ANALYSES = ["standard", "rdp", "gdp_clt", "last_iterate", "last_iterate_worst", "full_batch"]
+
+
+def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, f"{EXAMPLE} --delta 1e-5 --json")
+    assert (found.code, found.err) == (0, "")
+    assert list(found.json) == [*ANALYSES, "advantage", "belief"]
+    assert found.json["standard"]["epsilon"] == pytest.approx(5.1926, abs=0.005)
+    assert found.json["last_iterate"]["epsilon"] == pytest.approx(4.000528, abs=1e-6)
+    assert found.json["last_iterate_worst"]["epsilon"] >= found.json["last_iterate"]["epsilon"]
+    assert found.json["standard"]["kind"] == "guarantee"
+    assert found.json["last_iterate"]["kind"] == "heuristic"
+    assert 0 < found.json["advantage"] < found.json["belief"] < 1
+
+
+def test_delta_at_an_epsilon(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, f"{SMALL} --epsilon 1 --json").json
+    assert all(0 < found[name]["delta"] < 1 for name in ANALYSES)
+    back = run(capsys, f"{SMALL} --delta {found['standard']['delta']} --json").json
+    assert back["standard"]["epsilon"] == pytest.approx(1.0, rel=1e-6)
+    assert found["belief"] == pytest.approx(0.731059, abs=1e-6)
+
+
+def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, f"{SMALL} --delta 1e-5")
+    text = " ".join(found.out.split())
+    assert found.code == 0
+    assert "Proved: epsilon is at most" in text
+    assert "For one person" in text
+    assert "never report it as a guarantee" in text
+    assert "coalmine counterexample" in text
+
+
+def test_replace_says_what_is_not_covered(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, f"{SMALL} --delta 1e-5 --relation replace --json")
+    assert found.code == 0
+    assert found.json["standard"]["kind"] == "guarantee"
+    assert found.json["last_iterate"]["kind"] == "unsupported"
+    assert "add_remove" in found.json["last_iterate"]["reason"]
+    assert "no RDP analysis" in " ".join(run(capsys, f"{SMALL} --delta 1e-5 --relation replace").out.split())
+
+
+def test_full_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account --sample-rate 1 --noise-multiplier 4 --steps 16 --delta 1e-5 --sampling full --json"
+    found = run(capsys, line).json
+    for name in ANALYSES:
+        if name != "rdp":
+            assert found[name]["epsilon"] == pytest.approx(4.377178, abs=1e-6)
+
+
+def test_shuffle_is_refused_with_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account --sample-rate 0.01 --noise-multiplier 4 --steps 1600 --delta 1e-5 --sampling shuffle"
+    assert_refused(run(capsys, line), "--sampling", "no amplified guarantee", "ε = 4.37718 at δ = 1e-05")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (SMALL, ["--delta", "--epsilon", "neither"]),
+        (f"{SMALL} --delta 1e-5 --epsilon 1", ["--delta", "--epsilon", "both"]),
+        (f"{SMALL} --delta 1", ["--delta", "1.0", "between 0 and 1"]),
+        (f"{SMALL} --delta nan", ["--delta", "nan"]),
+        (f"{SMALL} --epsilon -1", ["--epsilon", "-1.0", "at least 0"]),
+        ("account --sample-rate 1.5 --noise-multiplier 1 --steps 5 --delta 0.1", ["--sample-rate", "1.5", "0 to 1"]),
+        ("account --sample-rate 0.1 --noise-multiplier 0 --steps 5 --delta 0.1", ["--noise-multiplier", "above 0"]),
+        ("account --sample-rate 0.1 --noise-multiplier inf --steps 5 --delta 0.1", ["--noise-multiplier", "inf"]),
+        ("account --sample-rate 0.1 --noise-multiplier 1 --steps 0 --delta 0.1", ["--steps", "0", "at least 1"]),
+        ("account --sample-rate 0.1 --noise-multiplier 1 --steps 2.5 --delta 0.1", ["--steps = '2.5'", "whole number"]),
+        ("account --sample-rate=abc --noise-multiplier 1 --steps 5 --delta 0.1", ["--sample-rate = 'abc'", "a number"]),
+        ("account --sample-rate 0.1 --steps 5 --delta 0.1", ["--noise-multiplier"]),
+        (f"{SMALL} --delta 0.1 --relation swap", ["--relation", "swap", "add_remove"]),
+        (f"{SMALL} --delta 0.1 --sampling full", ["--sample-rate", "0.1", "full"]),
+        (f"{SMALL} --delta 0.1 --nonsense 3", ["--nonsense"]),
+    ],
+)
+def test_bad_usage(capsys: pytest.CaptureFixture[str], line: str, words: list[str]) -> None:
+    assert_refused(run(capsys, line), *words)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    option=st.sampled_from(["--sample-rate", "--noise-multiplier", "--steps", "--delta"]),
+    value=st.sampled_from(["nan", "inf", "-inf", "-1", "x", "1e400", "-0.5", "[]", "None", "2,5"]),
+)
+def test_bad_values_never_end_in_a_traceback(capsys: pytest.CaptureFixture[str], option: str, value: str) -> None:
+    options = {"--sample-rate": "0.1", "--noise-multiplier": "1", "--steps": "5", "--delta": "1e-5", option: value}
+    line = "account " + " ".join(f"{name}={given_value}" for name, given_value in options.items())
+    assert_refused(run(capsys, line), option)
+
+
+def test_as_a_real_program() -> None:
+    """Exit code, streams and the absence of a traceback in a process of its own."""
+    command = [sys.executable, "-m", "coalmine", *f"{SMALL} --delta 1e-5 --json".split()]
+    good = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert json.loads(good.stdout)["standard"]["epsilon"] > 0
+    command[command.index("0.1")] = "7"
+    bad = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr == "coalmine account: --sample-rate = 7.0 is not allowed: expected a number from 0 to 1\n"
+
+
+def test_help_loads_nothing_heavy() -> None:
+    program = "import sys; from coalmine.cli import main; main(['--help']); print(sorted(set(sys.modules) & HEAVY))"
+    program = program.replace("HEAVY", "{'dp_accounting', 'torch', 'scipy'}")
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.splitlines()[-1] == "[]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -54,42 +55,43 @@ def width(config: TrainingConfig, *, rows: int, example_floats: int) -> int:
     return min(padded(size), limit)
 
 
-class Batcher:
-    """Gathers each model's own rows. Base rows are 0 to n − 1, canary rows n to n + k − 1.
-
-    ``divisor`` is the expected batch size: a row in use has weight 1/divisor.
-    """
+class Table:
+    """All rows that a step can draw, ready on the device: base rows 0 to n − 1, canary rows n to n + k − 1."""
 
     def __init__(
-        self,
-        neighbours: Neighbours,
-        *,
-        models: int,
-        classes: int,
-        width: int,
-        tokens: bool,
-        divisor: float,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, neighbours: Neighbours, *, classes: int, tokens: bool, device: torch.device, dtype: torch.dtype
     ) -> None:
         base, copies, canary = neighbours.base, neighbours.copies, neighbours.canary
         assert isinstance(base, Dataset)
-        self._rows, self._shape, self._width, self._on_cpu = base.rows, base.shape, width, device.type == "cpu"
-        kind = torch.int64 if tokens else dtype
-        x = np.zeros((base.rows + copies, int(np.prod(base.shape))), dtype=np.int64 if tokens else np.float64)
-        x[: base.rows] = base.x.reshape(base.rows, -1)
+        self.base_rows, self.shape = base.rows, base.shape
+        self.x = torch.zeros(
+            (base.rows + copies, math.prod(base.shape)), dtype=torch.int64 if tokens else dtype, device=device
+        )
+        self.x[: base.rows] = torch.from_numpy(base.x.reshape(base.rows, -1))
         labels = np.zeros(base.rows + copies, dtype=np.int64)
         labels[: base.rows] = base.y
         if isinstance(canary, ExampleCanary):
-            x[base.rows :] = canary.x.reshape(copies, -1)
+            self.x[base.rows :] = torch.from_numpy(canary.x.reshape(copies, -1))
             labels[base.rows :] = canary.y
-        self._x = torch.from_numpy(x).to(device=device, dtype=kind)
-        self._onehot = torch.nn.functional.one_hot(torch.from_numpy(labels), classes).to(device=device, dtype=dtype)
-        self._squares = None if tokens else (self._x * self._x).sum(1)
+        self.onehot = torch.nn.functional.one_hot(torch.from_numpy(labels), classes).to(device=device, dtype=dtype)
+        self.squares = None if tokens else torch.linalg.vector_norm(self.x, dim=1).square_()
+
+
+class Batcher:
+    """Gathers each model's own rows into buffers ``[models, W, ...]``.
+
+    ``divisor`` is the expected batch size: a row in use has weight 1/divisor. Where a tile is a single model by design
+    (``exact``), buffers are cut to the rows in use; otherwise the width is always W, and ``counts`` says what is used.
+    """
+
+    def __init__(self, table: Table, *, models: int, width: int, exact: bool, divisor: float) -> None:
+        self._table, self._width, self._exact, self._divisor = table, width, exact, divisor
+        device, dtype = table.x.device, table.onehot.dtype
+        self._on_cpu = device.type == "cpu"
         # Row c has 1/divisor in its first c places: the weights of a batch of c rows, looked up instead of built.
         self._masks = torch.ones((width + 1, width), dtype=dtype, device=device).tril_(-1).div_(divisor)
-        self._buffer = torch.zeros((models, width, self._x.shape[1]), dtype=self._x.dtype, device=device)
-        self._targets = torch.zeros((models, width, classes), dtype=dtype, device=device)
+        self._buffer = torch.zeros((models, width, table.x.shape[1]), dtype=table.x.dtype, device=device)
+        self._targets = torch.zeros((models, width, table.onehot.shape[1]), dtype=dtype, device=device)
         self._weights = torch.zeros((models, width), dtype=dtype, device=device)
         self._picked = torch.zeros((models, width), dtype=dtype, device=device)
         self._index = np.zeros((models, width), dtype=np.int64)
@@ -104,95 +106,94 @@ class Batcher:
             yield self._fill([rows[start : start + self._width] for rows in drawn], examples)
 
     def _fill(self, drawn: Sequence[NDArray[np.int64]], examples: Examples | None) -> Pass:
-        models, counts = len(drawn), [rows.size for rows in drawn]
-        for place, rows in zip(self._index, drawn, strict=False):
-            place[: rows.size] = rows
-        index = torch.from_numpy(self._index[:models])
-        buffer, targets, weights = self._buffer[:models], self._targets[:models], self._weights[:models]
-        if self._on_cpu:
-            for n, chosen, target in zip(counts, index.unbind(0), buffer.unbind(0), strict=True):
-                torch.index_select(self._x, 0, chosen[:n], out=target[:n])
+        table, models = self._table, len(drawn)
+        if self._exact:
+            (rows,) = drawn
+            index, used = torch.from_numpy(rows), rows.size
+            buffer, targets = self._buffer[:, :used], self._targets[:, :used]
+            weights, squares = self._masks[used : used + 1, :used], self._picked[:, :used]
+            torch.index_select(table.x, 0, index, out=buffer[0])
+            counts = None
         else:
-            index = index.to(self._x.device)
-            torch.index_select(self._x, 0, index.view(-1), out=buffer.view(-1, self._x.shape[1]))
-        flat = index.view(-1)
-        torch.index_select(self._onehot, 0, flat, out=targets.view(flat.numel(), -1))
-        torch.index_select(self._masks, 0, torch.tensor(counts, device=self._x.device), out=weights)
-        squares = None
-        if self._squares is not None:
-            squares = self._picked[:models]
-            torch.index_select(self._squares, 0, flat, out=squares.view(-1))
+            counts = [rows.size for rows in drawn]
+            for place, rows in zip(self._index, drawn, strict=False):
+                place[: rows.size] = rows
+            index = torch.from_numpy(self._index[:models])
+            buffer, targets = self._buffer[:models], self._targets[:models]
+            weights, squares = self._weights[:models], self._picked[:models]
+            torch.index_select(self._masks, 0, torch.tensor(counts, device=self._masks.device), out=weights)
+            if self._on_cpu:
+                for n, chosen, target in zip(counts, index.unbind(0), buffer.unbind(0), strict=True):
+                    torch.index_select(table.x, 0, chosen[:n], out=target[:n])
+                index = index.view(-1)
+            else:
+                counts = None
+                index = index.to(table.x.device).view(-1)
+                torch.index_select(table.x, 0, index, out=buffer.view(-1, table.x.shape[1]))
+        torch.index_select(table.onehot, 0, index, out=targets.view(index.numel(), -1))
+        if table.squares is not None:
+            torch.index_select(table.squares, 0, index, out=squares.view(-1))
         if examples is not None:
-            self._put(drawn, *examples, squares=squares)
-        return Pass(
-            torch.unflatten(buffer, 2, self._shape), targets, weights, squares, counts if self._on_cpu else None
-        )
+            self._put(drawn, *examples)
+        if len(table.shape) > 1:
+            buffer = torch.unflatten(buffer, 2, table.shape)
+        return Pass(buffer, targets, weights, None if table.squares is None else squares, counts)
 
-    def _put(self, drawn: Sequence[NDArray[np.int64]], x: Tensor, onehot: Tensor, *, squares: Tensor | None) -> None:
+    def _put(self, drawn: Sequence[NDArray[np.int64]], x: Tensor, onehot: Tensor) -> None:
         """Write an adaptive canary's rows over their places."""
-        flat = x.flatten(2)
+        flat, first = x.flatten(2), self._table.base_rows
         for i, rows in enumerate(drawn):
-            for place in np.flatnonzero(rows >= self._rows).tolist():
-                copy = int(rows[place]) - self._rows
+            for place in np.flatnonzero(rows >= first).tolist():
+                copy = int(rows[place]) - first
                 self._buffer[i, place] = flat[i, copy]
                 self._targets[i, place] = onehot[i, copy]
-                if squares is not None:
-                    squares[i, place] = (flat[i, copy] * flat[i, copy]).sum()
+                if self._table.squares is not None:
+                    self._picked[i, place] = (flat[i, copy] * flat[i, copy]).sum()
 
 
 class FullBatcher:
     """Every row in every step: the base rows are shared by all models, so nothing is gathered."""
 
     def __init__(
-        self,
-        neighbours: Neighbours,
-        *,
-        worlds: Sequence[int],
-        classes: int,
-        width: int,
-        tokens: bool,
-        divisor: float,
-        device: torch.device,
-        dtype: torch.dtype,
+        self, table: Table, neighbours: Neighbours, *, worlds: Sequence[int], width: int, divisor: float
     ) -> None:
-        base, canary, self._copies = neighbours.base, neighbours.canary, neighbours.copies
-        assert isinstance(base, Dataset)
-        self._classes, self._divisor, self._device, self._dtype = classes, divisor, device, dtype
-        self._tokens = tokens
+        self._divisor, self._copies = divisor, neighbours.copies
         inside = np.asarray(worlds)[:, None]
         self._passes: list[Pass] = []
-        for start in range(0, base.rows, width):
-            x, y = base.x[start : start + width], base.y[start : start + width]
-            weights = np.ones((inside.size, y.size))
+        for start in range(0, table.base_rows, width):
+            block = slice(start, min(start + width, table.base_rows))
+            weights = np.ones((inside.size, block.stop - start))
             for row in neighbours.replaced:
-                if start <= row < start + y.size:
+                if start <= row < block.stop:
                     weights[inside[:, 0] == 1, row - start] = 0.0
-            self._passes.append(self._shared(x, y, weights))
-        self._adaptive = canary is not None and hasattr(canary, "examples")
-        if isinstance(canary, ExampleCanary):
-            self._passes.append(self._shared(canary.x, canary.y, np.repeat(inside, self._copies, axis=1)))
-        elif self._adaptive:
-            x, y = np.zeros((self._copies, *base.shape), dtype=base.x.dtype), np.zeros(self._copies, dtype=np.int64)
-            chosen = self._shared(x, y, np.repeat(inside, self._copies, axis=1))
-            chosen.x, chosen.targets, chosen.squares = chosen.x.clone(), chosen.targets.clone(), None
-            self._passes.append(chosen)
+            self._passes.append(self._shared(table, block, weights))
+        canary = neighbours.canary
+        self._adaptive = hasattr(canary, "examples")
+        if self._adaptive or isinstance(canary, ExampleCanary):
+            rows = slice(table.base_rows, table.base_rows + self._copies)
+            self._passes.append(self._shared(table, rows, np.repeat(inside, self._copies, axis=1)))
+        if self._adaptive:
+            last = self._passes[-1]
+            last.x, last.targets, last.squares = last.x.clone(), last.targets.clone(), None
 
-    def _shared(self, x: NDArray[np.generic], y: NDArray[np.int64], weights: NDArray[Any]) -> Pass:
-        """A pass in which every model has the same rows."""
-        (models, used), rows = weights.shape, padded(y.size)
-        inputs = torch.from_numpy(np.concatenate([x, np.zeros((rows - used, *x.shape[1:]), dtype=x.dtype)]))
-        inputs = inputs.to(device=self._device, dtype=torch.int64 if self._tokens else self._dtype)
-        labels = torch.from_numpy(np.concatenate([y, np.zeros(rows - used, dtype=np.int64)]))
-        onehot = torch.nn.functional.one_hot(labels, self._classes).to(device=self._device, dtype=self._dtype)
-        full = np.zeros((models, rows))
-        full[:, :used] = weights / self._divisor
-        squares = inputs.flatten(1).square().sum(1).expand(models, rows) if not self._tokens else None
+    def _shared(self, table: Table, block: slice, weights: NDArray[Any]) -> Pass:
+        """A pass in which every model has the same rows, padded with zeros of weight 0."""
+        models, used = weights.shape
+        rows = padded(used)
+
+        def spread(values: Tensor) -> Tensor:
+            full = torch.zeros((rows, *values.shape[1:]), dtype=values.dtype, device=values.device)
+            full[:used] = values[block]
+            return full.expand(models, *full.shape)
+
+        full = torch.zeros((models, rows), dtype=table.onehot.dtype, device=table.x.device)
+        full[:, :used] = torch.from_numpy(weights / self._divisor)
         return Pass(
-            inputs.expand(models, *inputs.shape),
-            onehot.expand(models, *onehot.shape),
-            torch.from_numpy(full).to(device=self._device, dtype=self._dtype),
-            squares,
-            [used] * models if self._device.type == "cpu" else None,
+            torch.unflatten(spread(table.x), 2, table.shape),
+            spread(table.onehot),
+            full,
+            None if table.squares is None else spread(table.squares),
+            [used] * models if table.x.device.type == "cpu" else None,
         )
 
     def passes(self, *, examples: Examples | None) -> Iterator[Pass]:

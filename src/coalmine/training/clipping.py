@@ -36,7 +36,10 @@ def clip_factors(squared_norms: Tensor, *, clip: float) -> Tensor:
     >>> clip_factors(torch.tensor([0.25, 4.0]), clip=1.0).tolist()
     [1.0, 0.5]
     """
-    return squared_norms.sqrt().div_(clip).clamp_(min=1.0).reciprocal_()
+    norms = squared_norms.sqrt()
+    if clip != 1.0:
+        norms.div_(clip)
+    return norms.clamp_(min=1.0).reciprocal_()
 
 
 def softmax_(logits: Tensor) -> Tensor:

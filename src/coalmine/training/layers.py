@@ -28,10 +28,10 @@ class Scratch:
 
     def __init__(self, *, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype
-        self._buffers: dict[tuple[str, Shape], Tensor] = {}
+        self._buffers: dict[tuple[tuple[int, str], Shape], Tensor] = {}
 
-    def __call__(self, name: str, shape: Sequence[int]) -> Tensor:
-        """The buffer of this name and shape."""
+    def __call__(self, name: tuple[int, str], shape: Sequence[int]) -> Tensor:
+        """The buffer of this layer, name and shape."""
         key = (name, tuple(shape))
         if key not in self._buffers:
             self._buffers[key] = torch.zeros(key[1], device=self.device, dtype=self.dtype)
@@ -45,14 +45,19 @@ class Run:
     scratch: Scratch
     counts: products.Counts
     layer: int = 0
+    width: int = 0
+    """W, where buffers may be shorter than that: they are cut from buffers of W examples."""
     input_squares: Tensor | None = None
     """‖x‖² of each example, for the first layer."""
     may_overwrite: bool = False
     """Whether the current layer may write over its input: nobody needs it going back."""
 
     def buffer(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A buffer of the current layer."""
-        return self.scratch(f"{self.layer}.{name}", shape)
+        """A buffer of the current layer, ``[S, examples, ...]``."""
+        if shape[1] < self.width:
+            whole = self.scratch((self.layer, name), (shape[0], self.width, *shape[2:]))
+            return whole[:, : shape[1]]
+        return self.scratch((self.layer, name), shape)
 
 
 class Layer(Protocol):

@@ -25,12 +25,22 @@ def used_rows(x: Tensor, counts: Sequence[int]) -> list[Tensor]:
     return [rows[:n] for rows, n in zip(x.unbind(0), counts, strict=True)]
 
 
+def _matrices(x: Tensor) -> Tensor:
+    """``[S, W, ..., D]`` as S matrices of all their rows."""
+    return x.flatten(1, -2) if x.dim() > 3 else x
+
+
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor, counts: Counts) -> None:
     """out[s] = x[s]·weight[s]ᵀ + bias[s], with weight ``[S, out, in]``."""
     transposed = weight.transpose(1, 2)
     if counts is None:
-        rows, target = x.flatten(1, -2), out.flatten(1, -2)
-        if bias is None:
+        rows, target = _matrices(x), _matrices(out)
+        if rows.shape[0] == 1:
+            if bias is None:
+                torch.mm(rows[0], transposed[0], out=target[0])
+            else:
+                torch.addmm(bias[0], rows[0], transposed[0], out=target[0])
+        elif bias is None:
             torch.bmm(rows, transposed, out=target)
         else:
             torch.baddbmm(bias.unsqueeze(1), rows, transposed, out=target)
@@ -47,7 +57,11 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor, count
 def back(error: Tensor, weight: Tensor, *, out: Tensor, counts: Counts) -> None:
     """out[s] = error[s]·weight[s]: the error of a layer's input."""
     if counts is None:
-        torch.bmm(error.flatten(1, -2), weight, out=out.flatten(1, -2))
+        rows, target = _matrices(error), _matrices(out)
+        if rows.shape[0] == 1:
+            torch.mm(rows[0], weight[0], out=target[0])
+        else:
+            torch.bmm(rows, weight, out=target)
         return
     for r, w, o in zip(used_rows(error, counts), weight.unbind(0), used_rows(out, counts), strict=True):
         torch.mm(r, w, out=o)
@@ -56,9 +70,14 @@ def back(error: Tensor, weight: Tensor, *, out: Tensor, counts: Counts) -> None:
 def outer(error: Tensor, x: Tensor, *, out: Tensor, counts: Counts, accumulate: bool) -> None:
     """out[s] (+)= error[s]ᵀ·x[s]: the sum of the gradients of a weight over a batch of weighted errors."""
     if counts is None:
-        rows = error.flatten(1, -2).transpose(1, 2)
-        # With beta = 0 what is in ``out`` is ignored, so old NaNs do not spread.
-        torch.baddbmm(out, rows, x.flatten(1, -2), beta=1.0 if accumulate else 0.0, out=out)
+        rows, inputs = _matrices(error).transpose(1, 2), _matrices(x)
+        if rows.shape[0] > 1:
+            # With beta = 0 what is in ``out`` is ignored, so old NaNs do not spread.
+            torch.baddbmm(out, rows, inputs, beta=1.0 if accumulate else 0.0, out=out)
+        elif accumulate:
+            torch.addmm(out[0], rows[0], inputs[0], out=out[0])
+        else:
+            torch.mm(rows[0], inputs[0], out=out[0])
         return
     for r, a, o in zip(used_rows(error, counts), used_rows(x, counts), out.unbind(0), strict=True):
         if accumulate:
@@ -70,11 +89,11 @@ def outer(error: Tensor, x: Tensor, *, out: Tensor, counts: Counts, accumulate: 
 def row_sums(error: Tensor, *, out: Tensor, counts: Counts, accumulate: bool) -> None:
     """out[s] (+)= Σ_rows error[s]: the sum of the gradients of a bias."""
     if counts is None:
-        total = error.flatten(1, -2).sum(1)
+        rows = _matrices(error)
         if accumulate:
-            out.add_(total)
+            out.add_(rows.sum(1))
         else:
-            out.copy_(total)
+            torch.sum(rows, 1, out=out)
         return
     for r, o in zip(used_rows(error, counts), out.unbind(0), strict=True):
         if accumulate:

@@ -18,7 +18,7 @@ from coalmine.records import Sampling
 from coalmine.roles import Observer, View
 from coalmine.training import networks, sampling
 from coalmine.training.architectures import takes_tokens
-from coalmine.training.batching import Batcher, FullBatcher, width
+from coalmine.training.batching import Batcher, FullBatcher, Table, width
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, Neighbours
 from coalmine.training.clipping import ClosedForm, Views, parameter_views
 from coalmine.training.config import GivenWeights, TrainingConfig
@@ -86,6 +86,22 @@ class Tile:
     views: Views
     out: Views
     batcher: Batcher | FullBatcher
+    width: int
+
+
+def make_table(
+    network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: torch.device
+) -> Table | None:
+    """The rows on the device, to be shared by every stack; nothing where the data has no gradients."""
+    if not isinstance(neighbours.base, Dataset):
+        return None
+    return Table(
+        neighbours,
+        classes=network.classes,
+        tokens=takes_tokens(network),
+        device=device,
+        dtype=torch.float32 if config.dtype == "float32" else torch.float64,
+    )
 
 
 def _filled(rows: Tensor, models: int) -> Tensor:
@@ -119,9 +135,12 @@ class Stack:
         trials: NDArray[np.int64],
         worlds: NDArray[np.int64],
         device: torch.device,
+        table: Table | None = None,
         room: int = 0,
     ) -> None:
-        """``room``: on a GPU, stacks are filled up to this many models, so that every stack has the same shapes."""
+        """``table``: the rows, if they are on the device already. ``room``: on a GPU, stacks are filled up to this
+        many models, so that every stack has the same shapes.
+        """
         self.network, self.neighbours, self.config = network, neighbours, config
         self.fingerprint, self.trials, self.device = fingerprint, trials, device
         idle = max(0, room - trials.size)
@@ -152,7 +171,7 @@ class Stack:
             sampling.batches(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
             for t, w in zip(numbers, self.worlds, strict=True)
         ]
-        self._tiles = self._make_tiles()
+        self._tiles = self._make_tiles(table or make_table(network, neighbours, config, device=device))
         canary = neighbours.canary
         self._examples: AdaptiveExample | None = canary if _adaptive(canary, "examples") else None  # type: ignore[assignment]
         self._gradients: AdaptiveGradient | None = canary if _adaptive(canary, "gradients") else None  # type: ignore[assignment]
@@ -161,29 +180,21 @@ class Stack:
     def _initial(self) -> NDArray[np.float64]:
         return initial_parameters(self.network, self.config, fingerprint=self.fingerprint, trials=self.trials.tolist())
 
-    def _make_tiles(self) -> list[Tile]:
+    def _make_tiles(self, table: Table | None) -> list[Tile]:
         """The stack cut into tiles whose buffers stay in the processor's cache (one tile on a GPU)."""
         base, config = self.neighbours.base, self.config
-        if not isinstance(base, Dataset):
+        if not isinstance(base, Dataset) or table is None:
             return []
-        stack, rows = (
-            self.trials.size,
-            width(config, rows=base.rows, example_floats=networks.example_floats(self.network)),
-        )
-        options: dict[str, Any] = {
-            "classes": self.network.classes,
-            "tokens": takes_tokens(self.network),
-            "divisor": self.batch,
-            "device": self.device,
-            "dtype": self.dtype,
-        }
+        stack = self.worlds.size
+        rows = width(config, rows=base.rows, example_floats=networks.example_floats(self.network))
         size = stack
         if self.device.type == "cpu":
-            held = rows * math.prod(base.shape) * self.parameters.element_size()
-            size = min(stack, max(1, _TILE_BYTES // held))
+            size = max(1, _TILE_BYTES // (rows * math.prod(base.shape) * self.parameters.element_size()))
         batcher = None
         if config.sampling is not Sampling.FULL:
-            batcher = Batcher(self.neighbours, models=size, width=rows, **options)
+            # A tile that holds one model whatever the stack needs no padding to be the same in every stack.
+            exact = size == 1 and self.device.type == "cpu"
+            batcher = Batcher(table, models=min(size, stack), width=rows, exact=exact, divisor=self.batch)
         tiles = []
         for start in range(0, stack, size):
             part = slice(start, min(start + size, stack))
@@ -192,7 +203,11 @@ class Stack:
                     part,
                     parameter_views(self.parameters[part], self.engine.layers),
                     parameter_views(self.gradient[part], self.engine.layers),
-                    batcher or FullBatcher(self.neighbours, worlds=self.worlds[part].tolist(), width=rows, **options),
+                    batcher
+                    or FullBatcher(
+                        table, self.neighbours, worlds=self.worlds[part].tolist(), width=rows, divisor=self.batch
+                    ),
+                    rows,
                 )
             )
         return tiles
@@ -213,7 +228,7 @@ class Stack:
             self._gradients.start(self.trials)
         if observer is not None:
             observer.start(self.trials)
-        watching = observer is not None and observer.view is View.ALL_ITERATES
+        watching = observer is not None and observer.view == View.ALL_ITERATES
         previous = torch.zeros_like(self._shown) if watching else None
         failed_at: dict[int, int] = {}
         check = max(1, self.config.steps // _CHECKS)
@@ -274,7 +289,7 @@ class Stack:
                     targets=batch.targets,
                     weights=batch.weights,
                     clip=self.config.clip,
-                    run=Run(self._scratch, batch.counts, input_squares=batch.squares),
+                    run=Run(self._scratch, batch.counts, width=tile.width, input_squares=batch.squares),
                     accumulate=number > 0,
                 )
         if vectors is not None and times is not None and times.any():
@@ -299,7 +314,8 @@ class Stack:
             )
         if not ((labels >= 0) & (labels < self.network.classes)).all():
             raise InvalidInputError(
-                f"the canary gave labels from {labels.min()} to {labels.max()}: expected 0 to {self.network.classes - 1}"
+                f"the canary gave labels from {labels.min()} to {labels.max()}: expected 0 to "
+                f"{self.network.classes - 1}"
             )
         onehot = torch.nn.functional.one_hot(labels.long(), self.network.classes)
         inputs = inputs.to(device=self.device, dtype=torch.int64 if takes_tokens(self.network) else self.dtype)
@@ -350,7 +366,7 @@ def finish(
         return torch.from_numpy(start).to(device=parameters.device, dtype=parameters.dtype)
 
     shown: BlackBox
-    if observer.view is View.BLACK_BOX:
+    if observer.view == View.BLACK_BOX:
         shown = BlackBox(engine, parameters, trials, network)
     else:
         shown = StackedModels(engine, parameters, trials, network, initial)

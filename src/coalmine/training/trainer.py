@@ -16,13 +16,13 @@ from coalmine.errors import InvalidInputError
 from coalmine.roles import Observer, View
 from coalmine.training import fused, networks
 from coalmine.training.architectures import takes_tokens
-from coalmine.training.batching import width
+from coalmine.training.batching import Table, width
 from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import Dataset, ZeroGradients
 from coalmine.training.embedding import Embedding
 from coalmine.training.modules import FromModule
-from coalmine.training.stack import Stack, StackResult
+from coalmine.training.stack import Stack, StackResult, make_table
 
 CPU_STACK = 8
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
@@ -93,7 +93,7 @@ def train(
     _validate.instance("fingerprint", fingerprint, str)
     check_fit(network, neighbours, config)
     place = _device(device)
-    every_step = observer is not None and observer.view is View.ALL_ITERATES
+    every_step = observer is not None and observer.view == View.ALL_ITERATES
     fast = fused.refusal(network, config=config, neighbours=neighbours, device=place, every_step=every_step) is None
     size = fused.STACK if fast else choose_stack(network, neighbours, config, device=device)
     if stack is not None and place.type == "cpu":
@@ -104,6 +104,7 @@ def train(
     failures: dict[int, str] = {}
     scores: list[NDArray[np.float64]] = []
     with _one_thread(place), _precision(config, place), torch.no_grad():
+        table = None if fast else make_table(network, neighbours, config, device=place)
         start = 0
         while start < numbers.size:
             part = slice(start, start + size)
@@ -118,6 +119,7 @@ def train(
                     observer,
                     place,
                     None if fast else size,
+                    table,
                 )
             except (RuntimeError, MemoryError) as error:
                 if not _out_of_memory(error):
@@ -155,6 +157,7 @@ def _train_stack(
     observer: Observer | None,
     device: torch.device,
     size: int | None,
+    table: Table | None,
 ) -> StackResult:
     """One stack, by the fused kernels where ``size`` is None; its memory is free again when this returns."""
     if size is None:
@@ -176,6 +179,7 @@ def _train_stack(
         trials=trials,
         worlds=worlds,
         device=device,
+        table=table,
         room=size if device.type == "cuda" else 0,
     )
     return stack.train(observer)

@@ -1,0 +1,236 @@
+"""Models per second on the reference job of jagielski-2020's Table 2, beside Opacus on the same cores.
+
+The job: a 784-32-2 network, 6000 rows, Poisson batches of 250 expected, 576 steps, C = 1, σ = 1.55, learning rate 0.15.
+Data are random numbers of that shape (speed does not depend on what they are).
+
+``python -m benchmarks trainer`` measures on every core of the machine: one process a core, each with one thread, all
+started together; the median of three rounds. Opacus gets its batches as ready tensors (no data loader), and because
+it is slow a round of it is a share of the steps, scaled up to 576.
+
+``python benchmarks/bench_trainer.py --device cuda --models 4096`` measures on a GPU; it needs torch, NumPy and SciPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+ROWS, INPUTS, HIDDEN, CLASSES = 6000, 784, 32, 2
+STEPS, BATCH, CLIP, NOISE, RATE = 576, 250, 1.0, 1.55, 0.15
+ROUNDS = 3
+PRODUCT = 2048
+FLOPS = 2 * BATCH * (2 * INPUTS * HIDDEN + 3 * HIDDEN * CLASSES) * STEPS
+"""Of one model: two products with the first layer's weights a step (its input needs no error), three with the rest."""
+
+
+def _data() -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    return rng.random((ROWS, INPUTS), dtype=np.float32), rng.integers(0, CLASSES, size=ROWS)
+
+
+def _ours(steps: int, *, device: str = "cpu", tf32: bool = False) -> Callable[[int, int], Any]:
+    """A function that trains so many models from a given trial on."""
+    from coalmine.training import Dataset, ExampleCanary, Mlp, Neighbours, TrainingConfig, alternating_worlds, train
+
+    x, y = _data()
+    neighbours = Neighbours(Dataset(x, y), canary=ExampleCanary(x[0], 1))
+    config = TrainingConfig(
+        steps=steps, batch_size=BATCH, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, allow_tf32=tf32
+    )
+
+    def work(first: int, models: int) -> Any:
+        trials = np.arange(first, first + models)
+        return train(
+            Mlp(INPUTS, hidden=(HIDDEN,), classes=CLASSES),
+            neighbours=neighbours,
+            config=config,
+            fingerprint="benchmark",
+            trials=trials,
+            worlds=alternating_worlds(trials),
+            device=device,
+        )
+
+    return work
+
+
+def _opacus(mode: str, steps: int) -> Callable[[], None]:
+    """A function that takes one Opacus model through so many steps."""
+    import torch
+    from opacus import PrivacyEngine
+    from torch import nn
+
+    x, y = (torch.from_numpy(a) for a in _data())
+    rng = np.random.default_rng(os.getpid())
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=BATCH)
+    model = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+    loss = nn.CrossEntropyLoss()
+    made = PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
+        data_loader=loader,
+        criterion=loss,
+        noise_multiplier=NOISE,
+        max_grad_norm=CLIP,
+        grad_sample_mode=mode,
+    )
+    wrapped, optimiser = made[0], made[1]
+    criterion = made[2] if mode == "ghost" else loss
+
+    def work() -> None:
+        for _ in range(steps):
+            rows = torch.from_numpy(np.flatnonzero(rng.random(ROWS) < BATCH / ROWS))
+            optimiser.zero_grad()
+            criterion(wrapped(x[rows]), y[rows]).backward()
+            optimiser.step()
+
+    return work
+
+
+def _worker(job: str, amount: int) -> None:
+    """Say ready, then do one round for each line read: seconds of the round, and memory at its peak."""
+    import torch
+
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    if job == "ours":
+        ours = _ours(STEPS)
+        _ours(8)(0, 2)
+
+        def round_() -> None:
+            ours(0, amount)
+    elif job == "product":
+        a = torch.randn(PRODUCT, PRODUCT)
+
+        def round_() -> None:
+            for _ in range(amount):
+                torch.mm(a, a)
+
+        round_()
+    else:
+        _opacus(job, 2)()
+        round_ = _opacus(job, amount)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        start = time.perf_counter()
+        round_()
+        seconds = time.perf_counter() - start
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        print(json.dumps({"seconds": seconds, "bytes": peak}), flush=True)
+
+
+def _on_every_core(job: str, amount: int) -> tuple[float, int]:
+    """Rounds of a job a second, over all cores together (median of three rounds), and bytes of all processes."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--worker", job, "--amount", str(amount)]
+    cores = len(os.sched_getaffinity(0))
+    workers = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+        for _ in range(cores)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        if worker.stdout.readline() != "ready\n":
+            raise RuntimeError(f"the benchmark's worker for {job} did not start")
+    walls, peak = [], 0
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        for worker in workers:
+            assert worker.stdin is not None
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+        peak = sum(json.loads(worker.stdout.readline())["bytes"] for worker in workers if worker.stdout)
+        walls.append(time.perf_counter() - start)
+    for worker in workers:
+        worker.communicate()
+    return cores / statistics.median(walls), peak
+
+
+def run(*, models: int = 8, ghost_steps: int = 64, hooks_steps: int = 16) -> dict[str, Any]:
+    """All cores of this machine."""
+    product, _ = _on_every_core("product", 4)
+    peak = product * 4 * 2 * PRODUCT**3
+    rounds, memory = _on_every_core("ours", models)
+    ours = rounds * models
+    found: dict[str, Any] = {
+        "models_per_second": ours,
+        "peak_flops": peak,
+        "peak_fraction": ours * FLOPS / peak,
+        "peak_memory_bytes": memory,
+        "processes": len(os.sched_getaffinity(0)),
+        "opacus_ghost": None,
+        "opacus_hooks": None,
+        "ratio": None,
+    }
+    print(f"coalmine        {ours:8.3f} models/s, {found['peak_fraction']:.0%} of the measured matrix-product peak "
+          f"({peak / 1e9:.0f} GFLOP/s), {memory / 2**20:.0f} MiB in all processes")  # fmt: skip
+    if importlib.util.find_spec("opacus") is None:
+        print("opacus is not installed (extra 'opacus'): no comparison")
+        return {"trainer": found}
+    for name, mode, steps in (("opacus_ghost", "ghost", ghost_steps), ("opacus_hooks", "hooks", hooks_steps)):
+        found[name] = _on_every_core(mode, steps)[0] * steps / STEPS
+        print(f"opacus {mode:8s} {found[name]:8.3f} models/s ({steps} of {STEPS} steps timed)")
+    found["ratio"] = found["models_per_second"] / found["opacus_ghost"]
+    print(f"ratio to ghost  {found['ratio']:8.2f}")
+    return {"trainer": found}
+
+
+def run_gpu(models: int, *, device: str, tf32: bool) -> dict[str, Any]:
+    """So many models on one GPU: the median of three rounds, after one round to compile and to warm up."""
+    import torch
+
+    work = _ours(STEPS, device=device, tf32=tf32)
+    seconds = []
+    torch.cuda.reset_peak_memory_stats()
+    for number in range(ROUNDS + 1):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        result = work(number * models, models)
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        assert result.succeeded.all()
+    speed = models / statistics.median(seconds[1:])
+    found = {
+        "models_per_second": speed,
+        "first_round_seconds": seconds[0],
+        "models": models,
+        "stack": result.stack,
+        "precision": result.precision,
+        "device": torch.cuda.get_device_name(),
+        "useful_flops_per_second": speed * FLOPS,
+        "peak_memory_bytes": torch.cuda.max_memory_allocated(),
+    }
+    print(json.dumps(found, indent=2))
+    return {"trainer_gpu": found}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cpu", help="cpu (every core) or cuda")
+    parser.add_argument("--models", type=int, default=8, help="models a round (in each process on a CPU)")
+    parser.add_argument("--tf32", action="store_true", help="let a GPU round the factors of products to TF32")
+    parser.add_argument("--worker", choices=("ours", "product", "ghost", "hooks"), help=argparse.SUPPRESS)
+    parser.add_argument("--amount", type=int, default=1, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        _worker(options.worker, options.amount)
+    elif options.device == "cpu":
+        run(models=options.models)
+    else:
+        run_gpu(options.models, device=options.device, tf32=options.tf32)
+
+
+if __name__ == "__main__":
+    main()

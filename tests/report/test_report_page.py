@@ -138,8 +138,9 @@ def test_stand_in_data_is_labelled():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"claim": 0.2}, "Refuted"),
-        ({"noise": 0.0}, "nothing guaranteed"),
+        ({"claim": 0.2}, "Refuted: clipbkd proves"),
+        ({"claim": 0.2, "noise": 4.0}, "The evidence goes beyond the guarantee"),
+        ({"noise": 0.0}, "No guarantee: without noise nothing is promised, and clipbkd proves ε ≥ 2."),
         ({"trials": 500}, "This run is not complete"),
     ],
 )

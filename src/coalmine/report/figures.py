@@ -40,17 +40,11 @@ class Figure:
 def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     """Theory, evidence and meaning as one picture: every ε on one axis, with the belief it allows above it."""
     rows, marks, labels = _rows(result)
-    ends = [row["to"] for row in rows] + [mark["epsilon"] for mark in marks]
-    domain = [0.0, 1.08 * max([*ends, 1.0])]
-    title = (
-        f"At least {words.down(result.strongest.bound.epsilon)} proved, "
-        + (
-            f"at most {words.up(result.guarantee.epsilon)} {_promise(result)}"
-            if _promises(result)
-            else "nothing guaranteed"
-        )
-        + ": what is known about the privacy loss ε"
-    )
+    longest = max([*(row["to"] for row in rows), 0.5])
+    # A mark far outside would squeeze the bars; its number stands in the words below the bar anyway.
+    marks = [mark for mark in marks if mark["epsilon"] <= 2.0 * longest]
+    domain = [0.0, 1.08 * max([longest, *(mark["epsilon"] for mark in marks)])]
+    title = _overview_title(result)
     order = [label["row"] for label in labels]
     y = alt.Y("row:N", sort=order, axis=None)
     scale = alt.Scale(domain=domain, nice=False, zero=True)
@@ -175,7 +169,12 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
         name=f"scores-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(alt.layer(*layers).properties(width=width, height=230), title, width),
+        chart=_finished(
+            alt.layer(*layers).properties(width=width, height=230),
+            title,
+            width,
+            subtitle="dashed: the threshold that carries the bound" if len(layers) > 2 else "",
+        ),
     )
 
 
@@ -250,7 +249,12 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
         name=f"tradeoff-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(alt.layer(*layers).properties(width=width, height=width - 60), title, width),
+        chart=_finished(
+            alt.layer(*layers).properties(width=width, height=width - 60),
+            title,
+            width,
+            subtitle=f"band: holds the whole true line at {sure} confidence",
+        ),
     )
 
 
@@ -289,10 +293,11 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         .mark_point(filled=True, size=55, color=PROVED, opacity=1)
         .encode(x=x, y=y)
     )
+    sure = words.confidence(one.bound.confidence)
     title = f"What {one.label} proved as the number of trainings grew"
     caption = (
         "Each dot is the bound that an audit planned with only the first n trainings would have given "
-        f"({words.confidence(one.bound.confidence)} confidence each, not all at once); the last dot is this audit's "
+        f"({sure} confidence each, not all at once); the last dot is this audit's "
         f"own{_how(one)}. More trainings can lift the dots, but never above the dashed line, which is what an attack "
         "without a single error would prove."
     )
@@ -300,7 +305,12 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         name=f"growth-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(alt.layer(lines, dots).properties(width=width, height=230), title, width),
+        chart=_finished(
+            alt.layer(lines, dots).properties(width=width, height=230),
+            title,
+            width,
+            subtitle=f"each dot by itself at {sure} confidence",
+        ),
     )
 
 
@@ -349,6 +359,20 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
     return rows, marks, labels
 
 
+def _overview_title(result: AuditResult) -> str:
+    """What the overview shows, in a sentence."""
+    proved = f"At least {words.down(result.strongest.bound.epsilon)} is proved"
+    own = words.is_own(result)
+    if result.verdict == "refuted":
+        promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
+        known = f"{proved}, although no more than {words.up(result.claim)} is {promised}"
+    elif _promises(result):
+        known = f"{proved}, at most {words.up(result.guarantee.epsilon)} is {'claimed' if own else 'guaranteed'}"
+    else:
+        known = f"{proved}, nothing is guaranteed"
+    return f"{known}: what is known about the privacy loss ε"
+
+
 def _reading(result: AuditResult) -> str:
     """How the bars of the overview stand to each other."""
     if result.verdict == "refuted":
@@ -364,13 +388,9 @@ def _note(one: AdversaryResult) -> str:
     """What stands below an adversary's bar."""
     note = f"{sum(one.bound.trials)} trainings"
     if one.bound.ceiling is not None:
-        note += f" could prove ≤ {words.down(one.bound.ceiling)}"
+        note += f" could prove {words.down(one.bound.ceiling)} at most"
     gaussian = tables.gaussian(one)
     return f"{note}; ≥ {words.down(gaussian.epsilon)} if Gaussian" if gaussian and gaussian.epsilon > 0.0 else note
-
-
-def _promise(result: AuditResult) -> str:
-    return "claimed" if words.is_own(result) else "guaranteed"
 
 
 def _promises(result: AuditResult) -> bool:
@@ -394,7 +414,7 @@ def _belief_axis(ticks: int) -> alt.Axis:
         title="how sure one may become, starting at 50%",
         tickCount=ticks,
         grid=False,
-        labelExpr="datum.value > 6.9 ? '>99.9%' : format(1/(1+exp(-datum.value)), '.0%')",
+        labelExpr="datum.value > 6.9 ? '>99.9%' : format(1/(1+exp(-datum.value)), datum.value > 4.5 ? '.1%' : '.0%')",
         labelOverlap="greedy",
     )
 
@@ -414,13 +434,23 @@ def _slug(one: AdversaryResult) -> str:
     return "-".join(part for part in letters.split("-") if part) or "adversary"
 
 
-def _finished(chart: Any, title: str, width: int) -> Any:
+def _finished(chart: Any, title: str, width: int, *, subtitle: str = "") -> Any:
     """The chart with its title, in the house style."""
-    lines = textwrap.wrap(title, max(20, int(width / 7.6)))
+    lines = textwrap.wrap(title, int(width / 7.6))
     return (
         chart.properties(
             title=alt.Title(
-                lines, anchor="start", frame="bounds", fontSize=13, fontWeight="bold", color=INK, offset=12
+                lines,
+                anchor="start",
+                frame="bounds",
+                fontSize=13,
+                fontWeight="bold",
+                color=INK,
+                subtitleColor=QUIET,
+                subtitleFontSize=11,
+                subtitlePadding=4,
+                offset=12,
+                subtitle=textwrap.wrap(subtitle, int(width / 6.2)) or alt.Undefined,
             ),
             background="white",
             padding=4,

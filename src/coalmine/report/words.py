@@ -154,8 +154,6 @@ def claim(result: AuditResult) -> str:
         return f"the claim ε = {claimed:g}"
     if is_own(result):
         return f"the claim {epsilon(result.guarantee)}"
-    if math.isinf(result.guarantee.epsilon):
-        return "the guarantee, because there is none"
     return f"the guarantee {epsilon(result.guarantee)}"
 
 
@@ -166,6 +164,8 @@ def verdict(result: AuditResult) -> str:
     sure = f"at {confidence(section.confidence)} confidence"
     if result.verdict == "refuted":
         return f"Refuted: {proved} {sure}, which contradicts {claim(result)} (δ = {small(section.delta)})."
+    if math.isinf(result.claim):
+        return f"No guarantee: without noise nothing is promised, and {proved} {sure} (δ = {small(section.delta)})."
     count = len(result.adversaries)
     who = "the one adversary" if count == 1 else f"the strongest of {count} adversaries"
     return (
@@ -189,7 +189,13 @@ def caveats(result: AuditResult) -> list[str]:
     missing = len(getattr(result.config, "adversary", ())) - len(result.adversaries)
     if missing > 0:
         lines.append(f"{missing} further adversaries of this audit have no trials yet and are not shown.")
-    if result.verdict != "refuted":
+    if result.strongest.bound.epsilon > result.guarantee.epsilon and not is_own(result):
+        lines.append(
+            f"The evidence goes beyond the guarantee {epsilon(result.guarantee)} itself. Either these trials are a "
+            "chance event that the stated confidence allows for, or the training that ran is not the one that was "
+            "accounted for: look for an error in its sampling, clipping or noise."
+        )
+    if result.verdict != "refuted" and result.claim < math.inf:
         best = max(one.bound.ceiling or 0.0 for one in result.adversaries)
         if best < result.claim:
             lines.append(

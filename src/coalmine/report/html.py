@@ -118,15 +118,15 @@ def _repeat(result: AuditResult) -> list[dict[str, Any]]:
 def _command(settings: Any) -> str:
     """The command that audits a user's own training."""
     question = settings.audit
-    words_given = {
-        "--train": settings.train,
-        "--score": settings.score,
-        "--worlds": settings.worlds,
-        "--claim-epsilon": f"{question.claim_epsilon!r}",
-        "--trials": str(question.trials),
-        "--set audit.delta": f"{question.delta!r}",
-    }
-    return "coalmine audit " + " ".join(f"{name} {shlex.quote(value)}" for name, value in words_given.items())
+    given = [
+        ("--train", settings.train),
+        ("--score", settings.score),
+        ("--worlds", settings.worlds),
+        ("--claim-epsilon", repr(question.claim_epsilon)),
+        ("--trials", str(question.trials)),
+        *(("--set", f"audit.{name}={getattr(question, name)!r}") for name in ("delta", "confidence", "seed")),
+    ]
+    return " ".join(["coalmine audit", *(f"{name} {shlex.quote(value)}" for name, value in given)])
 
 
 def _methods(one: AdversaryResult) -> list[dict[str, Any]]:

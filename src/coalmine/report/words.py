@@ -25,6 +25,7 @@ RULES = {
     "dkw": "all thresholds at once",
     "given": "threshold fixed beforehand",
     "counts": "threshold fixed beforehand",
+    "optimistic threshold": "best threshold, not paid for",
 }
 RELATIONS = {
     Relation.ADD_REMOVE: "one row added or removed",

@@ -81,7 +81,8 @@ class Batcher:
     """Gathers each model's own rows into buffers ``[models, W, ...]``.
 
     ``divisor`` is the expected batch size: a row in use has weight 1/divisor. Where a tile is a single model by design
-    (``exact``), buffers are cut to the rows in use; otherwise the width is always W, and ``counts`` says what is used.
+    (``exact``), its rows come as plain matrices without padding; otherwise the width is always W, and ``counts`` says
+    what is used.
     """
 
     def __init__(self, table: Table, *, models: int, width: int, exact: bool, divisor: float) -> None:
@@ -108,28 +109,21 @@ class Batcher:
     def _fill(self, drawn: Sequence[NDArray[np.int64]], examples: Examples | None) -> Pass:
         table, models = self._table, len(drawn)
         if self._exact:
-            (rows,) = drawn
-            index, used = torch.from_numpy(rows), rows.size
-            buffer, targets = self._buffer[:, :used], self._targets[:, :used]
-            weights, squares = self._masks[used : used + 1, :used], self._picked[:, :used]
-            torch.index_select(table.x, 0, index, out=buffer[0])
-            counts = None
+            return self._fill_one(drawn[0], examples)
+        counts = [rows.size for rows in drawn]
+        for place, rows in zip(self._index, drawn, strict=False):
+            place[: rows.size] = rows
+        index = torch.from_numpy(self._index[:models])
+        buffer, targets = self._buffer[:models], self._targets[:models]
+        weights, squares = self._weights[:models], self._picked[:models]
+        torch.index_select(self._masks, 0, torch.tensor(counts, device=self._masks.device), out=weights)
+        if self._on_cpu:
+            for n, chosen, target in zip(counts, index.unbind(0), buffer.unbind(0), strict=True):
+                torch.index_select(table.x, 0, chosen[:n], out=target[:n])
+            index = index.view(-1)
         else:
-            counts = [rows.size for rows in drawn]
-            for place, rows in zip(self._index, drawn, strict=False):
-                place[: rows.size] = rows
-            index = torch.from_numpy(self._index[:models])
-            buffer, targets = self._buffer[:models], self._targets[:models]
-            weights, squares = self._weights[:models], self._picked[:models]
-            torch.index_select(self._masks, 0, torch.tensor(counts, device=self._masks.device), out=weights)
-            if self._on_cpu:
-                for n, chosen, target in zip(counts, index.unbind(0), buffer.unbind(0), strict=True):
-                    torch.index_select(table.x, 0, chosen[:n], out=target[:n])
-                index = index.view(-1)
-            else:
-                counts = None
-                index = index.to(table.x.device).view(-1)
-                torch.index_select(table.x, 0, index, out=buffer.view(-1, table.x.shape[1]))
+            index = index.to(table.x.device).view(-1)
+            torch.index_select(table.x, 0, index, out=buffer.view(-1, table.x.shape[1]))
         torch.index_select(table.onehot, 0, index, out=targets.view(index.numel(), -1))
         if table.squares is not None:
             torch.index_select(table.squares, 0, index, out=squares.view(-1))
@@ -137,7 +131,21 @@ class Batcher:
             self._put(drawn, *examples)
         if len(table.shape) > 1:
             buffer = torch.unflatten(buffer, 2, table.shape)
-        return Pass(buffer, targets, weights, None if table.squares is None else squares, counts)
+        return Pass(
+            buffer, targets, weights, None if table.squares is None else squares, counts if self._on_cpu else None
+        )
+
+    def _fill_one(self, rows: NDArray[np.int64], examples: Examples | None) -> Pass:
+        """One model's rows as plain matrices, none of them padding."""
+        table, index, used = self._table, torch.from_numpy(rows), rows.size
+        buffer, targets, squares = self._buffer[0, :used], self._targets[0, :used], self._picked[0, :used]
+        torch.index_select(table.x, 0, index, out=buffer)
+        torch.index_select(table.onehot, 0, index, out=targets)
+        if table.squares is not None:
+            torch.index_select(table.squares, 0, index, out=squares)
+        if examples is not None:
+            self._put([rows], *examples)
+        return Pass(buffer, targets, self._masks[used, :used], None if table.squares is None else squares, None)
 
     def _put(self, drawn: Sequence[NDArray[np.int64]], x: Tensor, onehot: Tensor) -> None:
         """Write an adaptive canary's rows over their places."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coalmine.training.embedding import Embedding
-from coalmine.training.layers import Activation, Flatten, Layer, Run
+from coalmine.training.layers import Activation, Flatten, Layer, Linear, Run
 from coalmine.training.networks import Network, parameter_shapes
 
 Views = list[list[Tensor]]
@@ -50,6 +50,11 @@ def softmax_(logits: Tensor) -> Tensor:
 
 class ClosedForm:
     """Clipped sums for networks made of layers with closed forms."""
+
+    @property
+    def takes_matrices(self) -> bool:
+        """Whether a single model's tensors may come without the stack's dimension: less to do for every call."""
+        return all(isinstance(layer, Linear | Activation) for layer in self.layers)
 
     def __init__(self, network: Network) -> None:
         self.layers = network.layers()
@@ -105,5 +110,5 @@ class ClosedForm:
         factors = clip_factors(squares, clip=clip).mul_(weights)
         for index, error in errors.items():
             run.layer = index
-            error.mul_(factors.view(*factors.shape, *([1] * (error.dim() - 2))))
+            error.mul_(factors.view(*factors.shape, *([1] * (error.dim() - factors.dim()))))
             self.layers[index].add_gradients(inputs[index], error, out[index], run, accumulate=accumulate)

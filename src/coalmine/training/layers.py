@@ -46,17 +46,16 @@ class Run:
     counts: products.Counts
     layer: int = 0
     width: int = 0
-    """W, where buffers may be shorter than that: they are cut from buffers of W examples."""
+    """For a single model without the stack's dimension: buffers are cut from ones of this many examples."""
     input_squares: Tensor | None = None
     """‖x‖² of each example, for the first layer."""
     may_overwrite: bool = False
     """Whether the current layer may write over its input: nobody needs it going back."""
 
     def buffer(self, name: str, shape: Sequence[int]) -> Tensor:
-        """A buffer of the current layer, ``[S, examples, ...]``."""
-        if shape[1] < self.width:
-            whole = self.scratch((self.layer, name), (shape[0], self.width, *shape[2:]))
-            return whole[:, : shape[1]]
+        """A buffer of the current layer, ``[S, examples, ...]``, or ``[examples, ...]`` for a single model."""
+        if self.width:
+            return self.scratch((self.layer, name), (self.width, *shape[1:]))[: shape[0]]
         return self.scratch((self.layer, name), shape)
 
 
@@ -162,7 +161,8 @@ class Linear:
         if x.dim() > 3:
             return positional_norms(x, e, bias=self.bias, counts=run.counts)
         squares = run.input_squares if run.layer == 0 and run.input_squares is not None else (x * x).sum(-1)
-        return (e * e).sum(-1).mul_(squares + 1.0 if self.bias else squares)
+        mine = (e * e).sum(-1)
+        return torch.addcmul(mine, mine, squares) if self.bias else mine.mul_(squares)
 
     def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
         """Σ e·aᵀ and Σ e."""

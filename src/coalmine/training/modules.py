@@ -175,6 +175,8 @@ class Opaque:
 class PerExample:
     """Clipped sums for a module, one model at a time, a fixed number of examples at a time."""
 
+    takes_matrices = False
+
     def __init__(self, layer: Opaque, *, device: torch.device, dtype: torch.dtype) -> None:
         self.layers: tuple[Layer, ...] = (layer,)
         self.tokens = layer.tokens

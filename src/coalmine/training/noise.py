@@ -22,11 +22,17 @@ _CHUNK = 16_384
 """Small models draw the noise of several steps in one go, about this many numbers at a time."""
 
 
+ALL = slice(None)
+
+
 class Noise(Protocol):
     """Noise for S trials, step by step."""
 
-    def add_to(self, gradient: Tensor, *, scale: float) -> None:
-        """Add ``scale`` times a fresh vector of standard normals to each row of ``[S, P]``."""
+    one_at_a_time: bool
+    """Whether a trial's noise may be added apart from the others', while its row is in the cache."""
+
+    def add_to(self, gradient: Tensor, *, scale: float, part: slice = ALL) -> None:
+        """Add ``scale`` times a fresh vector of standard normals to each row of ``[S, P]``, or to those of ``part``."""
         ...
 
 
@@ -42,6 +48,8 @@ def make_noise(
 class CudaNoise:
     """Noise from torch's own Philox on the GPU: a generator a trial, keyed by 64 bits of the trial's key."""
 
+    one_at_a_time = True
+
     def __init__(
         self, fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device, dtype: torch.dtype
     ) -> None:
@@ -52,9 +60,9 @@ class CudaNoise:
             generator.manual_seed(seeds.key(fingerprint, purpose="noise", trial=trial) % 2**64)
             self._generators.append(generator)
 
-    def add_to(self, gradient: Tensor, *, scale: float) -> None:
-        """Add ``scale`` times a fresh vector of standard normals to each row."""
-        for row, generator in zip(gradient.unbind(0), self._generators, strict=True):
+    def add_to(self, gradient: Tensor, *, scale: float, part: slice = ALL) -> None:
+        """Add ``scale`` times a fresh vector of standard normals to each row, or to those of ``part``."""
+        for row, generator in zip(gradient[part].unbind(0), self._generators[part], strict=True):
             row.add_(self._held.normal_(generator=generator), alpha=scale)
 
 
@@ -68,20 +76,22 @@ class CpuNoise:
     def __init__(self, fingerprint: str, trials: Sequence[int], *, size: int, steps: int, dtype: torch.dtype) -> None:
         self._size, self._dtype = size, dtype
         self._ahead = max(1, min(steps, _CHUNK // size))
+        self.one_at_a_time = self._ahead == 1
         self._left = 0
         self._bits = [np.random.Philox(key=seeds.key(fingerprint, purpose="noise", trial=t)) for t in trials]
         self._pairs = -(-self._ahead * size // 2)
         self._angle = torch.empty(self._pairs, dtype=dtype)
         self._held = torch.empty((len(trials) if self._ahead > 1 else 1, 2 * self._pairs), dtype=dtype)
 
-    def add_to(self, gradient: Tensor, *, scale: float) -> None:
-        """Add ``scale`` times a fresh vector of standard normals to each row."""
-        if self._ahead == 1:
+    def add_to(self, gradient: Tensor, *, scale: float, part: slice = ALL) -> None:
+        """Add ``scale`` times a fresh vector of standard normals to each row, or to those of ``part``."""
+        if self.one_at_a_time:
             vector = self._held[0, : self._size]
-            for row, bits in zip(gradient.unbind(0), self._bits, strict=True):
+            for row, bits in zip(gradient[part].unbind(0), self._bits[part], strict=True):
                 self._fill(self._held[0], bits)
                 row.add_(vector, alpha=scale)
             return
+        assert part == ALL
         if self._left == 0:
             for held, bits in zip(self._held.unbind(0), self._bits, strict=True):
                 self._fill(held, bits)

@@ -2,7 +2,7 @@
 
 On a CPU each model's product is a call of its own, with exactly the rows its batch has: no work on padding, and the
 shapes (hence the kernel and the order of its sums) depend on that model alone. On a GPU one batched call does the
-whole stack at its fixed width.
+whole stack at its fixed width. A single model may also come without the stack's dimension, as plain matrices.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ def _matrices(x: Tensor) -> Tensor:
 
 def affine(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor, counts: Counts) -> None:
     """out[s] = x[s]·weight[s]ᵀ + bias[s], with weight ``[S, out, in]``."""
+    if x.dim() == 2:
+        if bias is None:
+            torch.mm(x, weight.t(), out=out)
+        else:
+            torch.addmm(bias, x, weight.t(), out=out)
+        return
     transposed = weight.transpose(1, 2)
     if counts is None:
         rows, target = _matrices(x), _matrices(out)
-        if rows.shape[0] == 1:
-            if bias is None:
-                torch.mm(rows[0], transposed[0], out=target[0])
-            else:
-                torch.addmm(bias[0], rows[0], transposed[0], out=target[0])
-        elif bias is None:
+        if bias is None:
             torch.bmm(rows, transposed, out=target)
         else:
             torch.baddbmm(bias.unsqueeze(1), rows, transposed, out=target)
@@ -56,12 +57,11 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor | None, *, out: Tensor, count
 
 def back(error: Tensor, weight: Tensor, *, out: Tensor, counts: Counts) -> None:
     """out[s] = error[s]·weight[s]: the error of a layer's input."""
+    if error.dim() == 2:
+        torch.mm(error, weight, out=out)
+        return
     if counts is None:
-        rows, target = _matrices(error), _matrices(out)
-        if rows.shape[0] == 1:
-            torch.mm(rows[0], weight[0], out=target[0])
-        else:
-            torch.bmm(rows, weight, out=target)
+        torch.bmm(_matrices(error), weight, out=_matrices(out))
         return
     for r, w, o in zip(used_rows(error, counts), weight.unbind(0), used_rows(out, counts), strict=True):
         torch.mm(r, w, out=o)
@@ -69,15 +69,16 @@ def back(error: Tensor, weight: Tensor, *, out: Tensor, counts: Counts) -> None:
 
 def outer(error: Tensor, x: Tensor, *, out: Tensor, counts: Counts, accumulate: bool) -> None:
     """out[s] (+)= error[s]ᵀ·x[s]: the sum of the gradients of a weight over a batch of weighted errors."""
-    if counts is None:
-        rows, inputs = _matrices(error).transpose(1, 2), _matrices(x)
-        if rows.shape[0] > 1:
-            # With beta = 0 what is in ``out`` is ignored, so old NaNs do not spread.
-            torch.baddbmm(out, rows, inputs, beta=1.0 if accumulate else 0.0, out=out)
-        elif accumulate:
-            torch.addmm(out[0], rows[0], inputs[0], out=out[0])
+    if error.dim() == 2:
+        if accumulate:
+            torch.addmm(out, error.t(), x, out=out)
         else:
-            torch.mm(rows[0], inputs[0], out=out[0])
+            torch.mm(error.t(), x, out=out)
+        return
+    if counts is None:
+        rows = _matrices(error).transpose(1, 2)
+        # With beta = 0 what is in ``out`` is ignored, so old NaNs do not spread.
+        torch.baddbmm(out, rows, _matrices(x), beta=1.0 if accumulate else 0.0, out=out)
         return
     for r, a, o in zip(used_rows(error, counts), used_rows(x, counts), out.unbind(0), strict=True):
         if accumulate:
@@ -89,11 +90,11 @@ def outer(error: Tensor, x: Tensor, *, out: Tensor, counts: Counts, accumulate: 
 def row_sums(error: Tensor, *, out: Tensor, counts: Counts, accumulate: bool) -> None:
     """out[s] (+)= Σ_rows error[s]: the sum of the gradients of a bias."""
     if counts is None:
-        rows = _matrices(error)
+        rows = error if error.dim() == 2 else _matrices(error)
         if accumulate:
-            out.add_(rows.sum(1))
+            out.add_(rows.sum(-2))
         else:
-            torch.sum(rows, 1, out=out)
+            torch.sum(rows, -2, out=out)
         return
     for r, o in zip(used_rows(error, counts), out.unbind(0), strict=True):
         if accumulate:

@@ -166,6 +166,7 @@ class Stack:
             if config.noise_multiplier
             else None
         )
+        self._noise_scale = config.noise_multiplier * config.clip / self.batch
         self._update = Update(config, self.parameters)
         self._draws = [
             sampling.batches(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
@@ -190,26 +191,22 @@ class Stack:
         size = stack
         if self.device.type == "cpu":
             size = max(1, _TILE_BYTES // (rows * math.prod(base.shape) * self.parameters.element_size()))
-        batcher = None
+        batcher, exact = None, False
         if config.sampling is not Sampling.FULL:
             # A tile that holds one model whatever the stack needs no padding to be the same in every stack.
-            exact = size == 1 and self.device.type == "cpu"
+            exact = size == 1 and self.device.type == "cpu" and self.engine.takes_matrices
             batcher = Batcher(table, models=min(size, stack), width=rows, exact=exact, divisor=self.batch)
         tiles = []
         for start in range(0, stack, size):
             part = slice(start, min(start + size, stack))
-            tiles.append(
-                Tile(
-                    part,
-                    parameter_views(self.parameters[part], self.engine.layers),
-                    parameter_views(self.gradient[part], self.engine.layers),
-                    batcher
-                    or FullBatcher(
-                        table, self.neighbours, worlds=self.worlds[part].tolist(), width=rows, divisor=self.batch
-                    ),
-                    rows,
-                )
+            views = parameter_views(self.parameters[part], self.engine.layers)
+            out = parameter_views(self.gradient[part], self.engine.layers)
+            if exact:
+                views, out = ([[p[0] for p in layer] for layer in side] for side in (views, out))
+            mine = batcher or FullBatcher(
+                table, self.neighbours, worlds=self.worlds[part].tolist(), width=rows, divisor=self.batch
             )
+            tiles.append(Tile(part, views, out, mine, rows if exact else 0))
         return tiles
 
     def _clipped(self, gradients: Any) -> Tensor:
@@ -244,14 +241,16 @@ class Stack:
 
     def _step(self, step: int) -> None:
         """One step of DP-SGD for every model."""
-        config = self.config
         self._add_batches(step)
-        if self._noise is not None:
-            self._noise.add_to(self.gradient, scale=config.noise_multiplier * config.clip / self.batch)
+        if self._noise is not None and not (self._tiles and self._noise.one_at_a_time):
+            self._noise.add_to(self.gradient, scale=self._noise_scale)
         self._update(self.gradient)
 
     def _add_batches(self, step: int) -> None:
-        """The sum of clipped gradients over the expected batch size, canary and all, into ``gradient``."""
+        """The sum of clipped gradients over the expected batch size, canary and all, into ``gradient``.
+
+        A large model's noise is added on the way, while its gradient is in the cache.
+        """
         drawn = [next(draw) for draw in self._draws]
         state = Seen(self.trials, step, None, self._shown, self._shown_gradient if step > 1 else None)
         vectors = self._fixed_gradient
@@ -292,6 +291,8 @@ class Stack:
                     run=Run(self._scratch, batch.counts, width=tile.width, input_squares=batch.squares),
                     accumulate=number > 0,
                 )
+            if self._noise is not None and self._noise.one_at_a_time:
+                self._noise.add_to(self.gradient, scale=self._noise_scale, part=tile.part)
         if vectors is not None and times is not None and times.any():
             if self.size <= _SMALL:
                 self.gradient.add_(vectors * torch.from_numpy(times).to(vectors)[:, None])

@@ -10,6 +10,9 @@ from coalmine import cli
 from coalmine.game import engines
 from coalmine.store import BlockResult, Store
 
+# Data sets are read-only arrays; torch says so when it reads one. What is tested here is the report.
+pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+
 AUDIT = """
 [data]
 name = "digits"

@@ -12,6 +12,7 @@ import functools
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
@@ -26,29 +27,26 @@ _ASSUMPTIONS = (
 )
 
 
-def _log_bets(p: float, wrong: int, total: int) -> float:
-    """log M(p), in logarithms throughout."""
+def _log_bets(p: NDArray[np.float64], wrong: int, total: int) -> NDArray[np.float64]:
+    """log M(p) for every p, in logarithms throughout."""
     a, b = wrong + 0.5, total - wrong + 0.5
-    reached = special.betainc(a, b, p)
-    log_reached = math.log(reached) if reached > 1e-290 else _log_betainc(a, b, p)
-    prior = math.log(2.0 / math.pi * math.asin(math.sqrt(p)))
-    return float(
-        log_reached
-        + special.betaln(a, b)
-        - prior
-        - special.betaln(0.5, 0.5)
-        - special.xlogy(wrong, p)
-        - special.xlog1py(total - wrong, -p)
-    )
+    with np.errstate(divide="ignore"):
+        reached = np.log(special.betainc(a, b, p))
+    low = reached < -600.0  # near underflow: a series that is never above the truth
+    if np.any(low):
+        reached = np.where(low, _log_betainc(a, b, np.where(low, p, 0.5)), reached)
+    prior = np.log(2.0 / math.pi * np.arcsin(np.sqrt(p)))
+    stakes = special.betaln(a, b) - special.betaln(0.5, 0.5)
+    return np.asarray(reached + stakes - prior - special.xlogy(wrong, p) - special.xlog1py(total - wrong, -p))
 
 
-def _log_betainc(a: float, b: float, p: float) -> float:
+def _log_betainc(a: float, b: float, p: NDArray[np.float64]) -> NDArray[np.float64]:
     """log of the incomplete beta function far in its lower tail, by the first terms of its series, from below."""
-    term, total = 1.0, 1.0
-    for n in range(200):
-        term *= (a + b + n) * p / (a + 1.0 + n)
-        total += term
-    return float(a * math.log(p) + b * math.log1p(-p) - math.log(a) - special.betaln(a, b) + math.log(total))
+    term, total = np.ones_like(p), np.ones_like(p)
+    for n in range(100):
+        term = term * (a + b + n) * p / (a + 1.0 + n)
+        total = total + term
+    return np.asarray(a * np.log(p) + b * np.log1p(-p) - math.log(a) - special.betaln(a, b) + np.log(total))
 
 
 @functools.lru_cache(maxsize=65536)
@@ -63,26 +61,19 @@ def anytime_limit(wrong: int, total: int, *, level: float) -> float:
     target = -math.log(_validate.open_unit("level", level))
     if wrong == total:
         return 1.0
-    # From the top: the last p that is not refuted. A grid in the odds finds the stretch, bisection the end.
-    odds = np.linspace(40.0, special.logit((wrong + 0.25) / (total + 0.5)), 400)
-    grid = special.expit(odds)
-    high = 1.0
-    for p in grid[grid < 1.0]:
-        if _log_bets(float(p), wrong, total) < target:
-            low = float(p)
+    # The largest p that is not refuted. A grid in the odds, from the observed rate up, finds the last such stretch;
+    # nested grids narrow it. The end that is refuted is returned, so the limit is never too small.
+    odds = np.linspace(special.logit((wrong + 0.25) / (total + 0.5)), 36.0, 200)
+    for _ in range(6):
+        with np.errstate(invalid="ignore"):
+            open_ = ~(_log_bets(special.expit(odds), wrong, total) >= target)
+        last = int(np.flatnonzero(open_)[-1]) if np.any(open_) else 0
+        if last == odds.size - 1:
+            return 1.0
+        if odds[last + 1] - odds[last] < 1e-11:
             break
-        high = float(p)
-    else:
-        return float(grid[-1])
-    while high - low > 1e-13 * high:
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
-        if _log_bets(middle, wrong, total) < target:
-            low = middle
-        else:
-            high = middle
-    return high
+        odds = np.linspace(odds[last], odds[last + 1], 50)
+    return float(special.expit(odds[last + 1]))
 
 
 class AnytimeAudit:

@@ -6,20 +6,22 @@ import functools
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
+from scipy import optimize, special
 
 from coalmine import _validate
-from coalmine.curves import EpsilonDeltaCurve, smallest_true
+from coalmine.curves import EpsilonDeltaCurve
 from coalmine.records import Counts, Estimate, Relation
 
-_NODES = 4000
+_NODES = 2000
 _LARGEST = 100.0
 
 
-@functools.lru_cache(maxsize=1)
-def _midpoints() -> NDArray[np.float64]:
-    """Quantile levels that stand for a whole distribution."""
-    return (np.arange(_NODES) + 0.5) / _NODES
+@functools.lru_cache(maxsize=16)
+def _quantiles(wrong: int, total: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Equally likely values that stand for the posterior of the false-negative rate, and their complements."""
+    a, b = wrong + 0.5, total - wrong + 0.5
+    levels = (np.arange(_NODES) + 0.5) / _NODES
+    return special.betaincinv(a, b, levels), special.betaincinv(b, a, levels[::-1])
 
 
 def posterior_mass(counts: Counts, *, epsilon: float, delta: float) -> float:
@@ -35,11 +37,8 @@ def posterior_mass(counts: Counts, *, epsilon: float, delta: float) -> float:
     _validate.instance("counts", counts, Counts)
     epsilon = _validate.non_negative("epsilon", epsilon)
     delta = _validate.half_open_unit("delta", delta)
-    hits0, hits1 = counts.negatives - counts.false_positives, counts.positives - counts.false_negatives
-    a0, b0 = counts.false_positives + 0.5, hits0 + 0.5
-    a1, b1 = counts.false_negatives + 0.5, hits1 + 0.5
-    beta = special.betaincinv(a1, b1, _midpoints())
-    complement = special.betaincinv(b1, a1, _midpoints()[::-1])
+    a0, b0 = counts.false_positives + 0.5, counts.negatives - counts.false_positives + 0.5
+    beta, complement = _quantiles(counts.false_negatives, counts.positives)
     curve = EpsilonDeltaCurve(epsilon=epsilon, delta=delta)
     inside = special.betaincc(b0, a0, curve(complement)) - special.betainc(a0, b0, curve(beta))
     return float(np.clip(np.mean(np.maximum(inside, 0.0)), 0.0, 1.0))
@@ -70,12 +69,12 @@ def bayesian(
         raise _validate.reject("copies", copies, "1 when delta is above 0 (the interval is for one row)")
 
     def at(mass: float) -> float:
-        def reached(epsilon: float) -> bool:
-            return posterior_mass(counts, epsilon=epsilon, delta=delta) >= mass
+        def excess(epsilon: float) -> float:
+            return posterior_mass(counts, epsilon=epsilon, delta=delta) - mass
 
-        if reached(0.0):
+        if excess(0.0) >= 0.0:
             return 0.0
-        return smallest_true(reached, 0.0, _LARGEST, relative=1e-9) if reached(_LARGEST) else _LARGEST
+        return float(optimize.brentq(excess, 0.0, _LARGEST, xtol=1e-10)) if excess(_LARGEST) > 0.0 else _LARGEST
 
     return Estimate(
         epsilon=at(0.5) / copies,

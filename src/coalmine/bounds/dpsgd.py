@@ -49,7 +49,7 @@ class GroupCurve:
         return np.asarray(1.0 - power)
 
 
-@functools.lru_cache(maxsize=512)
+@functools.lru_cache(maxsize=2048)
 def _curve(mechanism: DpSgd, analysis: str) -> TradeOff:
     """f_σ of one row, never too high."""
     if analysis == "last_iterate":

@@ -8,6 +8,7 @@ other in any way.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -34,7 +35,7 @@ def refutes(guesses: Guesses, curve: TradeOff, *, level: float) -> bool:
 
     >>> from coalmine.curves import GaussianCurve
     >>> guesses = Guesses(canaries=1000, guesses=1000, correct=700)
-    >>> refutes(guesses, GaussianCurve(mu=0.5), level=0.05), refutes(guesses, GaussianCurve(mu=2.0), level=0.05)
+    >>> refutes(guesses, GaussianCurve(mu=0.3), level=0.05), refutes(guesses, GaussianCurve(mu=2.0), level=0.05)
     (True, False)
     """
     _validate.instance("guesses", guesses, Guesses)
@@ -72,6 +73,7 @@ class _Inverse:
         )
 
 
+@functools.lru_cache(maxsize=4096)
 def _largest_refuted(guesses: Guesses, *, family: str, delta: float, level: float) -> float:
     """The largest θ of the family that is refuted, by rounds of 33 at once; what is returned was itself refuted."""
 

@@ -84,17 +84,17 @@ def _uniforms(negatives: int, positives: int, simulations: int, seed: int) -> _U
 
 
 @functools.lru_cache(maxsize=32)
-def _evidence_table(family: Family, negatives: int, positives: int) -> Array:
+def _evidence_table(family: Family, negatives: int, positives: int, inner_level: float) -> Array:
     """g on the lattice of (false positives, false negatives): the family's statistic at inner rate limits."""
-    alpha = lattice_limits(negatives, family.inner_level)
-    beta = lattice_limits(positives, family.inner_level)
+    alpha = lattice_limits(negatives, inner_level)
+    beta = lattice_limits(positives, inner_level)
     return family.statistic(alpha[:, None], beta[None, :])
 
 
 @functools.lru_cache(maxsize=4096)
 def _refuted(family: Family, negatives: int, positives: int, simulations: int, seed: int, rank: int, s: float) -> float:
     """The order statistic of the critical θ_b that is the bound, for an observed S = ``s``."""
-    table = _evidence_table(family, negatives, positives)
+    table = _evidence_table(family, negatives, positives, family.inner_level)
     reached = (table >= s).sum(axis=1)  # how many lattice counts of false negatives still reach s, by position
     if np.any(reached == table.shape[1]):
         return 0.0  # some position reaches s whatever happens in world 1: nothing can be rejected
@@ -113,11 +113,14 @@ class SupResult:
     simulations: int
 
 
-def observed(family: Family, scores: Scores) -> tuple[float, int, Errors]:
-    """S, the position where it is reached, and the errors at all positions."""
+def observed(family: Family, scores: Scores, *, inner_level: float | None = None) -> tuple[float, int, Errors]:
+    """S, the position where it is reached, and the errors at all positions.
+
+    Another ``inner_level`` gives another statistic: for choosing a threshold, not for this test.
+    """
     errors = errors_by_position(scores)
     columns = np.searchsorted(lattice(scores.world1.size), errors.false_negatives, side="right") - 1
-    table = _evidence_table(family, scores.world0.size, scores.world1.size)
+    table = _evidence_table(family, scores.world0.size, scores.world1.size, inner_level or family.inner_level)
     values = table[np.arange(columns.size), columns]
     best = int(np.argmax(values))
     return float(values[best]), best, errors
@@ -127,21 +130,21 @@ def sup_test(family: Family, scores: Scores, *, level: float, rule: Sup) -> SupR
     """Run the sup-test at ``level`` (see the module's text)."""
     simulations = simulations_for(level, rule=rule)
     s, best, errors = observed(family, scores)
-    theta = _invert(family, scores.world0.size, scores.world1.size, simulations, rule.seed, level, s)
+    theta = invert(family, scores.world0.size, scores.world1.size, simulations, rule.seed, level, s)
     return SupResult(theta=theta, best=best, errors=errors, simulations=simulations)
 
 
 def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float, rule: Sup) -> float:
     """The θ that scores without any overlap would prove."""
     simulations = simulations_for(level, rule=rule)
-    s = float(_evidence_table(family, negatives, positives)[0, 0])
-    return _invert(family, negatives, positives, simulations, rule.seed, level, s)
+    s = float(_evidence_table(family, negatives, positives, family.inner_level)[0, 0])
+    return invert(family, negatives, positives, simulations, rule.seed, level, s)
 
 
 def simulate(family: Family, curve: TradeOff, negatives: int, positives: int, *, simulations: int, seed: int) -> Array:
     """Simulated copies of S when the scores reach the trade-off curve ``curve``."""
     draws = _uniforms(negatives, positives, simulations, seed)
-    table = _evidence_table(family, negatives, positives)
+    table = _evidence_table(family, negatives, positives, family.inner_level)
     wrong = curve(draws.world0)
     positions = np.arange(table.shape[0])
     return np.array(
@@ -149,7 +152,7 @@ def simulate(family: Family, curve: TradeOff, negatives: int, positives: int, *,
     )
 
 
-def _invert(family: Family, n0: int, n1: int, simulations: int, seed: int, level: float, s: float) -> float:
+def invert(family: Family, n0: int, n1: int, simulations: int, seed: int, level: float, s: float) -> float:
     """Reject while (1 + #{θ_b < θ})/(1 + simulations) ≤ level: up to the θ_b of this rank."""
     rank = math.floor(level * (simulations + 1) * (1.0 + 1e-12)) - 1
     return _refuted(family, n0, n1, simulations, seed, rank, s)

@@ -18,6 +18,10 @@ from coalmine.records import Counts, Estimate, LowerBound, OneRunScores, Relatio
 
 Array = NDArray[np.float64]
 
+# Level of the rate limits by which a hold-out chooses its threshold: of 0.1, 0.01, …, 1e-5 the one with the largest
+# mean bounds on Gaussian scores. It is a matter of tightness alone.
+_CHOOSING_LEVEL = 0.001
+
 INDEPENDENT = "the trials are independent of each other, and those of one world are alike in distribution"
 _FIXED = "the threshold was fixed before the scores were seen"
 _RULE_WORDS: dict[type, str] = {
@@ -30,7 +34,7 @@ _RULE_WORDS: dict[type, str] = {
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class _Limits:
+class Limits:
     """Upper limits for both error rates that hold together, one pair for each threshold, and the counts behind them."""
 
     alpha: Array
@@ -76,8 +80,7 @@ def bound_trials(
     if isinstance(evidence, Scores) and isinstance(rule, Sup):
         theta, counts, details = _by_sup(evidence, family, level, rule)
     else:
-        limits = _limits(evidence, rule, level, family)
-        theta = family.most_refuted(limits.alpha, limits.beta)
+        theta, limits = refuted_theta(evidence, rule, level, family)
         best = int(np.argmax(family.statistic(limits.alpha, limits.beta)))
         counts, details = limits.counts(best), {}
         if rule is not None:
@@ -104,16 +107,19 @@ def bound_trials(
     )
 
 
+def refuted_theta(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> tuple[float, Limits]:
+    """The largest θ that the rate limits refute. For scores without a rule the threshold is not paid for."""
+    limits = _limits(evidence, rule, level, family)
+    return family.most_refuted(limits.alpha, limits.beta), limits
+
+
 def estimate_trials(evidence: Scores, *, family: Family, confidence: float, relation: Relation) -> Estimate:
     """The best threshold of the same scores, not paid for: an estimate, whatever the confidence of its rate limits."""
     evidence = check_evidence(evidence)  # type: ignore[assignment]
     if isinstance(evidence, Counts):
         raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")
     level = 1.0 - _validate.open_unit("confidence", confidence)
-    errors = errors_by_position(evidence)
-    alpha = upper_limit(errors.false_positives, evidence.world0.size, level / 2.0)
-    beta = upper_limit(errors.false_negatives, evidence.world1.size, level / 2.0)
-    theta = family.most_refuted(alpha, beta)
+    theta, _ = refuted_theta(evidence, None, level, family)
     return Estimate(
         epsilon=family.epsilon(theta) if theta > 0.0 else 0.0,
         delta=family.delta,
@@ -155,7 +161,7 @@ def _by_sup(scores: Scores, family: Family, level: float, rule: Sup) -> tuple[fl
     return result.theta, counts, {"threshold": threshold, "simulations": result.simulations}
 
 
-def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> _Limits:
+def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> Limits:
     """Rate limits by rule; level/2 goes to each rate."""
     if isinstance(evidence, Counts):
         limits = _at_thresholds_of_counts(evidence, level)
@@ -165,7 +171,7 @@ def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: 
         limits = _at_fixed(evidence, np.array(rule.grid), level / len(rule.grid))
     elif isinstance(rule, HoldOut):
         choosing, counted = split(evidence, rule)
-        _, best, errors = observed(family, choosing)
+        _, best, errors = observed(family, choosing, inner_level=_CHOOSING_LEVEL)
         limits = _at_fixed(counted, errors.thresholds[best : best + 1], level)
     else:
         errors = errors_by_position(evidence)
@@ -175,10 +181,13 @@ def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: 
             share = level / (2.0 * (errors.positions.size - 1))
             alpha = upper_limit(errors.positions, n0, share)
             beta = upper_limit(errors.false_negatives, n1, share)
+        elif rule is None:
+            alpha = upper_limit(errors.false_positives, n0, level / 2.0)
+            beta = upper_limit(errors.false_negatives, n1, level / 2.0)
         else:
             alpha = np.minimum(1.0, errors.false_positives / n0 + dkw_width(n0, level / 2.0))
             beta = np.minimum(1.0, errors.false_negatives / n1 + dkw_width(n1, level / 2.0))
-        limits = _Limits(
+        limits = Limits(
             alpha=alpha,
             beta=beta,
             thresholds=errors.thresholds,
@@ -189,9 +198,9 @@ def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: 
     return limits
 
 
-def _at_thresholds_of_counts(counts: Counts, level: float) -> _Limits:
+def _at_thresholds_of_counts(counts: Counts, level: float) -> Limits:
     """Clopper–Pearson limits at level/2 for one pair of counts."""
-    return _Limits(
+    return Limits(
         alpha=upper_limit([counts.false_positives], counts.negatives, level / 2.0),
         beta=upper_limit([counts.false_negatives], counts.positives, level / 2.0),
         thresholds=np.array([np.nan]),
@@ -201,12 +210,12 @@ def _at_thresholds_of_counts(counts: Counts, level: float) -> _Limits:
     )
 
 
-def _at_fixed(scores: Scores, thresholds: Array, level: float) -> _Limits:
+def _at_fixed(scores: Scores, thresholds: Array, level: float) -> Limits:
     """Clopper–Pearson limits at level/2 for thresholds that do not depend on these scores."""
     zero, one = np.sort(scores.world0), np.sort(scores.world1)
     wrong0 = zero.size - np.searchsorted(zero, thresholds, side="right")
     wrong1 = np.searchsorted(one, thresholds, side="right")
-    return _Limits(
+    return Limits(
         alpha=upper_limit(wrong0, zero.size, level / 2.0),
         beta=upper_limit(wrong1, one.size, level / 2.0),
         thresholds=thresholds,

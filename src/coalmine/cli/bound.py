@@ -191,7 +191,8 @@ def _trials(
         if method == "anytime":
             return bounds.anytime(evidence, confidence=confidence, **common)
         arguments = noise if method == "dpsgd" else {}
-        return bounds.lower_bound(evidence, method=method, confidence=confidence, **common, **arguments)
+        counted: LowerBound = bounds.lower_bound(evidence, method=method, confidence=confidence, **common, **arguments)
+        return counted
     _refuse(counts, "with --scores: the scores are counted here")
     if method in ("bayesian", "anytime"):
         raise InvalidInputError(f"method = {method!r} is not allowed with --scores: expected counts of a fixed test")

@@ -1,0 +1,371 @@
+"""How often each bound is too high, on mechanisms whose ε is known: ``python -m coalmine.bounds.coverage``.
+
+A bound at confidence 95 % may exceed the true ε in at most 5 % of audits. Every method and threshold rule is run on
+simulated audits; the table gives the share of misses with its 99 % Clopper–Pearson interval, and the mean of bound/ε.
+The program ends with code 1 if, within a method's assumptions, such an interval lies above the level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine.bounds import sup
+from coalmine.bounds._rates import upper_limit
+from coalmine.bounds.anytime import anytime_limit
+from coalmine.bounds.bayesian import posterior_mass
+from coalmine.bounds.dpsgd import DpSgdNoise
+from coalmine.bounds.families import EpsilonDelta, Family, Gdp
+from coalmine.bounds.known import Known, KnownRun, independent_trials, one_runs
+from coalmine.bounds.one_run import one_run
+from coalmine.bounds.one_run_fdp import one_run_fdp
+from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Rule, Sup
+from coalmine.bounds.trials import refuted_theta
+from coalmine.records import Counts, OneRunScores, Scores
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.05
+SIZES = (50, 200, 1000, 10_000)
+REPETITIONS = {50: 1000, 200: 1000, 1000: 1000, 10_000: 300}
+WITHIN, OUTSIDE, ESTIMATE = "within", "outside its assumption", "an estimate, not a bound"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One method and rule on one mechanism at one number of trials."""
+
+    mechanism: str
+    method: str
+    standing: str
+    trials: int
+    truth: float
+    repetitions: int
+    misses: int
+    mean_bound: float | None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """99 % Clopper–Pearson interval of the miss rate."""
+        n, k = self.repetitions, self.misses
+        low = float(1.0 - upper_limit(n - k, n, 0.005))
+        return low, float(upper_limit(k, n, 0.005))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the miss rate may be at or under the level."""
+        return self.interval[0] <= LEVEL
+
+    @property
+    def tightness(self) -> float | None:
+        """Mean of bound/ε, where ε is not 0."""
+        return self.mean_bound / self.truth if self.truth > 0.0 and self.mean_bound is not None else None
+
+
+def _families(known: Known) -> Iterator[tuple[str, Family, str]]:
+    """The families to try on a mechanism, and whether it satisfies their assumption."""
+    yield "clopper_pearson", EpsilonDelta(delta=known.delta), WITHIN
+    if known.gaussian or known.name == "Laplace":
+        yield "gdp", Gdp(delta=known.delta), WITHIN if known.gaussian else OUTSIDE
+    if known.mechanism is not None and known.analysis is not None:
+        family = DpSgdNoise(
+            sample_rate=known.mechanism.sample_rate,
+            steps=known.mechanism.steps,
+            delta=known.delta,
+            analysis=known.analysis,
+            octave=64,
+        )
+        yield f"dpsgd ({known.analysis.replace('_', ' ')})", family, WITHIN
+
+
+def _good_threshold(known: Known, family: Family) -> float:
+    """A threshold fixed beforehand: the best one of a large pilot with its own seed."""
+    pilot = known.scores(np.random.default_rng(0xF117), 20_000)
+    _, best, errors = sup.observed(family, pilot, inner_level=0.001)
+    return float(errors.thresholds[best])
+
+
+def _epsilons(family: Family, thetas: Array) -> Array:
+    """ε of each θ; a family with costly ε is tabulated, exactly at all θ that occur when they are few."""
+    unique, where = np.unique(thetas, return_inverse=True)
+    if isinstance(family, DpSgdNoise) and unique.size > 24:
+        nodes = np.unique(np.quantile(unique, np.linspace(0.0, 1.0, 24), method="nearest"))
+        values = np.interp(unique, nodes, [family.epsilon(float(node)) for node in nodes])
+    else:
+        values = np.array([family.epsilon(float(theta)) for theta in unique])
+    return np.asarray(values[where])
+
+
+def _misses(family: Family, thetas: Array, truth: float) -> int:
+    """How many ε exceed the truth: ε grows with θ, so a binary search over the sorted θ is exact and cheap."""
+    ordered = np.sort(thetas)
+    low, high = 0, ordered.size
+    while low < high:
+        middle = (low + high) // 2
+        theta = float(ordered[middle])
+        if theta > 0.0 and family.epsilon(theta) > truth:
+            high = middle
+        else:
+            low = middle + 1
+    return int(ordered.size - low)
+
+
+def _sup_thetas(family: Family, statistics: Array, trials: int, truth: float) -> Array:
+    """The sup-test's θ for many audits: exact at 41 of the sorted statistics and around the truth, between by a line.
+
+    θ grows with the statistic, so the audits that miss are those above one value of it: that value is found exactly.
+    """
+    rule = Sup()
+    simulations = sup.simulations_for(LEVEL, rule=rule)
+
+    def exact(s: float) -> float:
+        return sup.invert(family, trials, trials, simulations, rule.seed, LEVEL, s)
+
+    unique = np.unique(statistics)
+    picks = set(np.unique(np.linspace(0, unique.size - 1, 41).round().astype(int)).tolist())
+    low, high = 0, unique.size
+    while low < high:
+        middle = (low + high) // 2
+        theta = exact(float(unique[middle]))
+        picks.add(middle)
+        if theta > 0.0 and family.epsilon(theta) > truth:
+            high = middle
+        else:
+            low = middle + 1
+    nodes = unique[sorted(picks)]
+    return np.interp(statistics, nodes, [exact(float(node)) for node in nodes])
+
+
+def _trial_cells(known: Known, trials: int, repetitions: int) -> Iterator[Cell]:
+    """All methods and rules for independent trials."""
+    rng = np.random.default_rng([0xC0DE, trials])
+    audits = [known.scores(rng, trials) for _ in range(repetitions)]
+    for method, family, standing in _families(known):
+        fixed = _good_threshold(known, family)
+        rules: tuple[Rule, ...] = (Given(fixed), HoldOut(), Bonferroni(), DKW())
+
+        def cell(name: str, thetas: Array, standing: str, family: Family = family, method: str = method) -> Cell:
+            return Cell(
+                mechanism=known.name,
+                method=f"{method}, {name}",
+                standing=standing,
+                trials=trials,
+                truth=known.epsilon,
+                repetitions=repetitions,
+                misses=_misses(family, thetas, known.epsilon),
+                mean_bound=float(np.mean(_epsilons(family, thetas))),
+            )
+
+        statistics = np.array([sup.observed(family, scores)[0] for scores in audits])
+        yield cell("sup", _sup_thetas(family, statistics, trials, known.epsilon), standing)
+        for rule in rules:
+            thetas = np.array([refuted_theta(scores, rule, LEVEL, family)[0] for scores in audits])
+            yield cell(rule.name, thetas, standing)
+        optimistic = np.array([refuted_theta(scores, None, LEVEL, family)[0] for scores in audits])
+        yield cell("optimistic", optimistic, ESTIMATE)
+        if method == "clopper_pearson":
+            yield _anytime_cell(known, family, audits, fixed)
+            yield _bayesian_cell(known, audits, fixed)
+
+
+def _anytime_cell(known: Known, family: Family, audits: Sequence[Scores], threshold: float) -> Cell:
+    """The watched bound: a miss at any of 40 looks counts; the mean is of the last look."""
+    trials = audits[0].world0.size
+    looks = np.unique(np.ceil(np.geomspace(5, trials, 40))).astype(int)
+    wrong0 = np.array([np.cumsum(scores.world0 > threshold)[looks - 1] for scores in audits])
+    wrong1 = np.array([np.cumsum(scores.world1 <= threshold)[looks - 1] for scores in audits])
+
+    def limits(wrong: NDArray[np.int64]) -> Array:
+        values = np.array(
+            [
+                [anytime_limit(int(k), int(n), level=LEVEL / 2.0) for k, n in zip(row, looks, strict=True)]
+                for row in wrong
+            ]
+        )
+        return np.asarray(np.minimum.accumulate(values, axis=1))
+
+    thetas = family.critical(limits(wrong0), limits(wrong1))
+    return Cell(
+        mechanism=known.name,
+        method="anytime, given",
+        standing=WITHIN,
+        trials=trials,
+        truth=known.epsilon,
+        repetitions=len(audits),
+        misses=int(np.sum(thetas.max(axis=1) > known.epsilon)),
+        mean_bound=float(np.mean(thetas[:, -1])),
+    )
+
+
+def _bayesian_cell(known: Known, audits: Sequence[Scores], threshold: float) -> Cell:
+    """The lower end of the 90 % credible interval at a fixed threshold: too high when the truth has mass under 5 %."""
+    n = audits[0].world0.size
+    pairs = [(int(np.sum(s.world0 > threshold)), int(np.sum(s.world1 <= threshold))) for s in audits[:300]]
+    mass = {
+        pair: posterior_mass(
+            Counts(false_positives=pair[0], negatives=n, false_negatives=pair[1], positives=n),
+            epsilon=known.epsilon,
+            delta=known.delta,
+        )
+        for pair in set(pairs)
+    }
+    return Cell(
+        mechanism=known.name,
+        method="bayesian, given",
+        standing=ESTIMATE,
+        trials=n,
+        truth=known.epsilon,
+        repetitions=len(pairs),
+        misses=sum(mass[pair] < LEVEL for pair in pairs),
+        mean_bound=None,
+    )
+
+
+def _one_run_cells(known: KnownRun, canaries: int, repetitions: int) -> Iterator[Cell]:
+    """Both one-run methods, with the default numbers of guesses and with three pairs that are paid for."""
+    rng = np.random.default_rng([0x10E, canaries])
+    runs = [known.scores(rng, canaries) for _ in range(repetitions)]
+    pairs = [(canaries // share, canaries // share) for share in (2, 5, 20)]
+    choices: tuple[tuple[str, list[tuple[int, int]] | None], ...] = (("1.5·√m each", None), ("3 pairs", pairs))
+    for words, numbers in choices:
+        for method in ("one_run", "one_run_fdp (gdp)", "one_run_fdp (epsilon_delta)"):
+            bound = _one_run_bound(method, numbers)
+            found = np.array([bound(run) for run in runs])
+            truth = known.gaussian_epsilon if method.endswith("(gdp)") else known.epsilon
+            yield Cell(
+                mechanism=f"one run, {known.name}",
+                method=f"{method}, {words}",
+                standing=WITHIN,
+                trials=canaries,
+                truth=truth,
+                repetitions=repetitions,
+                misses=int(np.sum(found > truth)),
+                mean_bound=float(np.mean(found)),
+            )
+
+
+def _one_run_bound(method: str, numbers: list[tuple[int, int]] | None) -> Callable[[OneRunScores], float]:
+    """ε of one run by a method's name."""
+    confidence = 1.0 - LEVEL
+    if method == "one_run":
+        return lambda run: one_run(run, delta=1e-5, confidence=confidence, guess_numbers=numbers).epsilon
+    family = "gdp" if method.endswith("(gdp)") else "epsilon_delta"
+    return lambda run: one_run_fdp(run, delta=1e-5, confidence=confidence, guess_numbers=numbers, family=family).epsilon
+
+
+def measure(
+    sizes: Sequence[int] = SIZES,
+    *,
+    repetitions: Callable[[int], int] = REPETITIONS.__getitem__,
+    report: Callable[[str], object] = lambda line: None,
+) -> list[Cell]:
+    """Every cell of the coverage table for the given numbers of trials a world (canaries, for one run)."""
+    cells: list[Cell] = []
+    for size in sizes:
+        for known in independent_trials():
+            start = time.perf_counter()
+            cells += _trial_cells(known, size, repetitions(size))
+            report(f"{known.name}, {size} trials: {time.perf_counter() - start:.1f} s")
+        for run in one_runs():
+            start = time.perf_counter()
+            cells += _one_run_cells(run, size, max(1, repetitions(size) // 2))
+            report(f"one run, {run.name}, {size} canaries: {time.perf_counter() - start:.1f} s")
+    return cells
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """The cells as Markdown: one table for each mechanism, one row for each method and rule."""
+    sizes = sorted({cell.trials for cell in cells})
+    lines = []
+    for mechanism in dict.fromkeys(cell.mechanism for cell in cells):
+        mine = [cell for cell in cells if cell.mechanism == mechanism]
+        unit = "canaries" if mechanism.startswith("one run") else "trials a world"
+        truths = sorted({round(cell.truth, 4) for cell in mine})
+        lines += [
+            f"## {mechanism[0].upper()}{mechanism[1:]}",
+            "",
+            f"True ε: {' or '.join(f'{truth:g}' for truth in truths)}"
+            + (" (the larger for the smallest Gaussian curve that holds)." if len(truths) > 1 else "."),
+            "",
+            "| method, rule | " + " | ".join(f"{size} {unit}" for size in sizes) + " |",
+            "|---|" + "---|" * len(sizes),
+        ]
+        for method in dict.fromkeys(cell.method for cell in mine):
+            row = [cell for cell in mine if cell.method == method]
+            standing = row[0].standing
+            name = method.replace("_", " ") + ("" if standing == WITHIN else f" (**{standing}**)")
+            shown = {cell.trials: _shown(cell) for cell in row}
+            lines.append(f"| {name} | " + " | ".join(shown.get(size, "–") for size in sizes) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _shown(cell: Cell) -> str:
+    """Miss rate with its interval, and how tight the bound is."""
+    low, high = cell.interval
+    text = f"{cell.misses / cell.repetitions:.3f} [{low:.3f}, {high:.3f}]"
+    if cell.standing == WITHIN and not cell.holds:
+        text = f"**{text} ABOVE THE LEVEL**"
+    if cell.tightness is not None:
+        return f"{text}; {cell.tightness:.2f}"
+    return text if cell.mean_bound is None else f"{text}; mean {cell.mean_bound:.3f}"
+
+
+_HEAD = """# Coverage: how often each bound is too high
+
+Made by `make coverage` (`python -m coalmine.bounds.coverage`); the numbers are measured, not computed from theory.
+Level {level:g}: a bound may exceed the true ε in at most {percent:g} % of audits. A cell reads
+
+> miss rate [its 99 % Clopper–Pearson interval]; mean of bound/ε
+
+(where the truth is ε = 0: the mean bound). δ = 1e-5 except for the extremal pair, which has δ = 0.01. Audits simulated
+a cell: {repetitions}; half as many for one run, at most 300 for the Bayesian estimate. Scores are those that
+distinguish the two worlds best. "given" is a threshold fixed beforehand on a pilot of its own. The anytime bound is
+looked at 40 times, and a miss at any look counts. The noise grid of `dpsgd` has 64 steps to an octave here (512 in the
+tool).
+
+A method marked *outside its assumption* is run where its assumption is false, to show what happens; *an estimate* is
+not a bound, and its miss rate shows why.
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the table, and say whether every bound holds."""
+    parser = argparse.ArgumentParser(prog="python -m coalmine.bounds.coverage", description=__doc__)
+    parser.add_argument("--output", type=Path, default=None, help="Markdown file to write; standard output if left out")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="trials a world")
+    parser.add_argument("--repetitions", type=int, default=None, help="audits simulated a cell")
+    options = parser.parse_args(arguments)
+
+    def repetitions(size: int) -> int:
+        return int(options.repetitions or REPETITIONS.get(size, 300))
+
+    start = time.perf_counter()
+    cells = measure(options.sizes, repetitions=repetitions, report=lambda line: sys.stderr.write(line + "\n"))
+    bad = [cell for cell in cells if cell.standing == WITHIN and not cell.holds]
+    words = ", ".join(f"{repetitions(size)} at {size} trials" for size in options.sizes)
+    verdict = (
+        f"All {sum(cell.standing == WITHIN for cell in cells)} cells within a method's assumptions hold: no interval "
+        "lies above the level.\n"
+        if not bad
+        else "".join(f"ABOVE THE LEVEL: {cell.mechanism}, {cell.method}, {cell.trials} trials\n" for cell in bad)
+    )
+    text = _HEAD.format(level=LEVEL, percent=100 * LEVEL, repetitions=words) + verdict + "\n" + table(cells)
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        options.output.write_text(text, encoding="utf-8")
+    sys.stderr.write(f"{len(cells)} cells in {time.perf_counter() - start:.0f} s\n{verdict}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine.accounting import calibrate, counterexamples, full_batch, last_iterate, standard
+from coalmine.accounting import calibrate, counterexamples, full_batch, last_iterate, quick_profile, standard
 from coalmine.errors import CoalmineError
 from coalmine.identifiability import advantage, belief, choose
 from coalmine.records import DpSgd
@@ -43,6 +43,7 @@ BAD: dict[str, st.SearchStrategy[Any]] = {
     "relation": st.one_of(never_a_number, st.just("zero_out")),
     "points": st.one_of(never_a_number, st.integers(max_value=1), not_whole),
     "delta_floor": outside_open_unit,
+    "coarser": st.one_of(never_a_number, negative, st.just(0.0)),
 }
 
 FINE: dict[str, Any] = {
@@ -69,7 +70,7 @@ def public_functions(module: ModuleType) -> list[Callable[..., Any]]:
     ]
 
 
-MODULES = (standard, last_iterate, full_batch, counterexamples, calibrate, belief, advantage, choose)
+MODULES = (standard, quick_profile, last_iterate, full_batch, counterexamples, calibrate, belief, advantage, choose)
 TARGETS = [
     (function, argument)
     for module in MODULES

@@ -106,7 +106,14 @@ def test_pld_stands_between_last_iterate_and_rdp(q: float, sigma: float, steps: 
 
 @pytest.mark.parametrize(
     ("q", "sigma", "steps"),
-    [(0.01, 0.05, 1000), (0.5, 0.1, 100_000), (0.001, 2.0, 10_000_000), (1e-5, 0.7, 1_000_000), (0.3, 1000.0, 10_000)],
+    [
+        (0.01, 0.05, 1000),
+        (0.5, 0.1, 100_000),
+        (0.001, 2.0, 10_000_000),
+        (1e-5, 0.7, 1_000_000),
+        (0.3, 1000.0, 10_000),
+        (1e-9, 1.0, 1_000),
+    ],
 )
 def test_far_corners_neither_fail_nor_hang(q: float, sigma: float, steps: int) -> None:
     """Coarser grids keep memory in bounds; whatever they cost, the ε stays above the last-iterate value."""
@@ -169,6 +176,10 @@ def test_profile_matches_delta_and_gives_a_curve() -> None:
     profile = standard.profile(one, points=30)
     for epsilon, delta in list(zip(profile.epsilons, profile.deltas, strict=True))[::7]:
         assert delta == pytest.approx(standard.delta(one, epsilon=float(epsilon)).delta, rel=1e-6, abs=1e-14)
+    quick = standard.profile(one, points=30, coarser=10.0)
+    for epsilon, delta in list(zip(quick.epsilons, quick.deltas, strict=True))[::7]:
+        fine = standard.delta(one, epsilon=float(epsilon)).delta
+        assert fine * (1 - 1e-4) - 1e-12 <= delta <= fine * 1.05 + 1e-9
     curve = profile.curve()
     for epsilon in (0.5, 1.5):
         point = curves.EpsilonDeltaCurve(epsilon=epsilon, delta=standard.delta(one, epsilon=epsilon).delta)

@@ -71,7 +71,7 @@ class BlackBox:
                 f"x has shape {array.shape}: expected (queries, {', '.join(map(str, self._shape))})"
             )
         parameters = self._parameters
-        queries = torch.from_numpy(np.ascontiguousarray(array)).to(parameters.device)
+        queries = torch.from_numpy(np.array(array, order="C")).to(parameters.device)  # a copy: rows may be read-only
         queries = queries.to(torch.int64 if self._engine.tokens else parameters.dtype)
         parts = []
         for chunk in torch.split(queries, _QUERIES_AT_ONCE):

@@ -120,11 +120,13 @@ def _parse(name: str, tree: Mapping[str, Any]) -> Study:
         for (label, path, values), index in zip(axes, indices, strict=True):
             where = config
             for key in path[:-1]:
-                where = where[int(key)] if isinstance(where, list) else where.setdefault(key, {})
-            where[path[-1]] = values[index]
-            words.append(
-                f"{label}={values[index]:g}" if isinstance(values[index], (int, float)) else str(values[index])
-            )
+                where = where.setdefault(key, {})
+            value = values[index]
+            if isinstance(where, list):
+                where[int(path[-1])] = value
+            else:
+                where[path[-1]] = value
+            words.append(f"{label}={value:g}" if isinstance(value, (int, float)) else _word(value))
             published = published[index] if isinstance(published, list) else published
         printed = float(published) if isinstance(published, (int, float)) and published >= 0 else None
         cells.append(Cell(name=",".join(words), tree=config, published=printed))

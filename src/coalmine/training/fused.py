@@ -127,6 +127,8 @@ def train_fused(
 class _SameShape:
     """Asks models in groups of one fixed size: a library product of another shape may round otherwise."""
 
+    tokens = False
+
     def __init__(self, engine: ClosedForm) -> None:
         self._engine = engine
 

@@ -1,0 +1,53 @@
+"""The room as a whole: what it imports, how its memory grows, and that its page of documentation runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "training.md"
+
+
+def python(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_torch_numpy_and_scipy_are_enough():
+    code = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"pydantic", "typer", "rich", "dp_accounting", "opacus", "sklearn", "pooch"}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+import coalmine.training
+print("torch" in sys.modules)
+"""
+    assert python(code) == "True\n"
+
+
+def test_memory_does_not_grow_with_the_number_of_trials():
+    code = """
+import resource
+import numpy as np
+from coalmine.training import Dataset, Mlp, Neighbours, TrainingConfig, alternating_worlds, train
+rng = np.random.default_rng(0)
+base = Neighbours(Dataset(rng.normal(size=(500, 300)), rng.integers(0, 2, size=500)))
+config = TrainingConfig(steps=2, batch_size=100, clip=1, noise_multiplier=1, learning_rate=0.1)
+def peak(trials):
+    train(Mlp(300), neighbours=base, config=config, fingerprint="m", trials=trials, worlds=alternating_worlds(trials))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+first = peak(np.arange(16))
+print(peak(np.arange(16, 16 + 640)) - first)
+"""
+    # 640 models of 9,698 parameters would be 24 MiB; what is allowed is 4.
+    assert int(python(code)) < 4096
+
+
+def test_the_documentation_runs():
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        python(block)

@@ -21,17 +21,19 @@ help: ## Show the targets
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.base: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable .
+$(VENV)/.audit: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) torch==2.13.0
+	$(PIP) --editable '.[train,report]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[test]'
-	@touch $@ $(VENV)/.base
+	@touch $@ $(VENV)/.audit
 
-audit: $(VENV)/.base ## Run the main job on the built-in example
-	$(BIN)/coalmine account --sample-rate 0.01 --noise-multiplier 1.1 --steps 10000 --delta 1e-5
+audit: $(VENV)/.audit ## Audit DP-SGD on the built-in example; the report goes to build/audit.html
+	@mkdir -p build
+	$(BIN)/coalmine audit --store build/audit.db --report build/audit.html
 
 test: lint types layers tests ## Lint, types, import layers, doctests and tests
 
@@ -49,7 +51,6 @@ tests: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal
 
 bench: $(VENV)/.test ## Run every benchmark, print ratios, write build/bench.json
-	$(PIP) torch==2.13.0 '.[opacus]'
 	$(BIN)/python -m benchmarks
 
 coverage: $(VENV)/.test ## Measure the miss rate of every lower bound, rewrite docs/coverage.md

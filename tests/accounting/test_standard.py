@@ -113,6 +113,7 @@ def test_pld_stands_between_last_iterate_and_rdp(q: float, sigma: float, steps: 
         (1e-5, 0.7, 1_000_000),
         (0.3, 1000.0, 10_000),
         (1e-9, 1.0, 1_000),
+        (1e-6, 5.0, 9_999_999),
     ],
 )
 def test_far_corners_neither_fail_nor_hang(q: float, sigma: float, steps: int) -> None:

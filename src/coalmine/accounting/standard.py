@@ -156,12 +156,19 @@ def _pld(mechanism: DpSgd, coarser: float = 1.0) -> Any:
         if mechanism.relation is Relation.REPLACE
         else NeighboringRelation.ADD_OR_REMOVE_ONE
     )
-    return privacy_loss_distribution.from_gaussian_mechanism(
+    interval = coarser * _interval(mechanism)
+    step = privacy_loss_distribution.from_gaussian_mechanism(
         mechanism.noise_multiplier,
         sampling_prob=mechanism.sample_rate,
-        value_discretization_interval=coarser * _interval(mechanism),
+        value_discretization_interval=interval,
         neighboring_relation=relation,
-    ).self_compose(mechanism.steps)
+    )
+    if mechanism.steps < 1000 or _largest_loss(mechanism) > 1500.0 * interval:
+        return step.self_compose(mechanism.steps)
+    # With few points the library computes points^steps as a whole number, which takes minutes: ten steps come first.
+    tens, rest = divmod(mechanism.steps, 10)
+    composed = step.self_compose(10, 0.0).self_compose(tens)
+    return composed.compose(step.self_compose(rest, 0.0)) if rest else composed
 
 
 def _interval(mechanism: DpSgd) -> float:
@@ -173,16 +180,21 @@ def _interval(mechanism: DpSgd) -> float:
     """
     q, sigma = mechanism.sample_rate, mechanism.noise_multiplier
     shift = sensitivity(mechanism.relation) / sigma
-    # The largest loss of a step that is kept lies ten standard deviations out.
-    largest = float(np.logaddexp(math.log1p(-q), math.log(q) + 10.0 * shift + shift * shift / 2.0))
+    largest = _largest_loss(mechanism)
     spread = math.sqrt(q * (shift**2 + shift**4 / 4.0))
     if shift < 20.0:
         spread = min(spread, q * math.sqrt(math.expm1(shift**2)))
     share = min(0.05, 0.01 * max(1.0, math.sqrt(mechanism.steps / 1e5)))
     wanted = min(1e-3, share * q * shift)
     # One step's probabilities are differences of numbers near 1, over the interval: noise of about 1e-16 in each point.
-    noise = max(1e-7, math.sqrt(5e-16 * mechanism.steps * largest))
+    noise = math.sqrt(mechanism.steps * max(1e-20, 1e-17 * largest))
     return max(wanted, noise, largest / 2e5, 20.0 * math.sqrt(mechanism.steps) * spread / 2e6)
+
+
+def _largest_loss(mechanism: DpSgd) -> float:
+    """The largest loss of one step that is kept, ten standard deviations out."""
+    q, shift = mechanism.sample_rate, sensitivity(mechanism.relation) / mechanism.noise_multiplier
+    return float(np.logaddexp(math.log1p(-q), math.log(q) + 10.0 * shift + shift * shift / 2.0))
 
 
 def _rdp_accountant(mechanism: DpSgd) -> Any:

@@ -36,6 +36,12 @@ def audit(
         str | None,
         typer.Option(help="With --train: module:function that gives both data sets; by default worlds beside train."),
     ] = None,
+    claim_dpsgd: Annotated[
+        str | None,
+        typer.Option(
+            help="With --train: the claim is DP-SGD with this sampling rate, noise multiplier and steps: q,σ,T."
+        ),
+    ] = None,
     timeout: Annotated[float | None, typer.Option(help="With --train: the most seconds one training may take.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
@@ -65,13 +71,14 @@ def audit(
         return run_own_training(
             (train, score, worlds),
             overrides,
+            claim_dpsgd=claim_dpsgd,
             timeout=timeout,
             store=store,
             execution=execution,
             json=json,
             report=report,
         )
-    for name, value in (("worlds", worlds), ("timeout", timeout)):
+    for name, value in (("worlds", worlds), ("timeout", timeout), ("claim_dpsgd", claim_dpsgd)):
         if value is not None:
             raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")
     settings = configs.load(config, preset=preset, overrides=overrides)
@@ -100,6 +107,7 @@ def run_own_training(
     names: tuple[str | None, str | None, str | None],
     overrides: list[str],
     *,
+    claim_dpsgd: str | None,
     timeout: float | None,
     store: Path,
     execution: Execution,
@@ -110,7 +118,7 @@ def run_own_training(
     from coalmine import config as configs
     from coalmine import report as reports
     from coalmine.cli._watch import Watch
-    from coalmine.integrations import audit_function, load_function
+    from coalmine.integrations import audit_function, load_function, parse_dpsgd
 
     if report is not None:
         reports.check_packages()
@@ -128,6 +136,7 @@ def run_own_training(
             load_function("score", score),
             worlds=load_function("worlds", worlds or f"{train.partition(':')[0]}:worlds"),
             claim_epsilon=question.claim_epsilon,
+            claim_dpsgd=None if claim_dpsgd is None else parse_dpsgd("claim_dpsgd", claim_dpsgd),
             delta=question.delta,
             confidence=question.confidence,
             trials=question.trials,

@@ -1,6 +1,6 @@
 """Other people's trainers: plain functions (:func:`audit_function`), and Opacus (``coalmine.integrations.opacus``)."""
 
-from coalmine.integrations.functions import audit_function, load_function, stored_result
+from coalmine.integrations.functions import audit_function, load_function, parse_dpsgd, stored_result
 from coalmine.integrations.worlds import Worlds, neighbours
 
-__all__ = ["Worlds", "audit_function", "load_function", "neighbours", "stored_result"]
+__all__ = ["Worlds", "audit_function", "load_function", "neighbours", "parse_dpsgd", "stored_result"]

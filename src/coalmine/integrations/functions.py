@@ -41,7 +41,7 @@ def audit_function(
     *,
     worlds: GivenWorlds,
     claim_epsilon: float | None = None,
-    claim_mechanism: DpSgd | None = None,
+    claim_dpsgd: DpSgd | None = None,
     delta: float = 1e-5,
     confidence: float = 0.99,
     trials: int = 1000,
@@ -62,7 +62,7 @@ def audit_function(
     (0: one for each core); ``timeout`` is the most seconds that one training may take. Trials are kept in ``store``
     and reused as long as nothing that shapes them has changed.
     """
-    given = _claim(claim_epsilon, claim_mechanism)
+    given = _claim(claim_epsilon, claim_dpsgd)
     section = _section(delta=delta, confidence=confidence, trials=trials, seed=seed, claim=claim_epsilon)
     limit = None if timeout is None else _validate.positive("timeout", timeout)
     count = Execution(workers=workers).worker_count
@@ -79,7 +79,7 @@ def audit_function(
                 score,
                 worlds=worlds,
                 claim_epsilon=claim_epsilon,
-                claim_mechanism=claim_mechanism,
+                claim_dpsgd=claim_dpsgd,
                 delta=delta,
                 confidence=confidence,
                 trials=trials,
@@ -92,7 +92,7 @@ def audit_function(
     built = build(worlds)
     if isinstance(given, DpSgd) and given.relation is not built.relation:
         raise InvalidInputError(
-            f"claim_mechanism is for neighbours by {given.relation.value!r}, the worlds differ by "
+            f"claim_dpsgd is for neighbours by {given.relation.value!r}, the worlds differ by "
             f"{built.relation.value!r}: expected the same relation"
         )
     settings = FunctionConfig(
@@ -188,12 +188,12 @@ def _claim(epsilon: float | None, mechanism: DpSgd | None) -> float | DpSgd:
     """What is claimed: exactly one of the two ways."""
     if (epsilon is None) == (mechanism is None):
         raise InvalidInputError(
-            "claim_epsilon is missing: expected the ε that is claimed (or claim_mechanism in Python)"
+            "claim_epsilon is missing: expected the ε that is claimed, or claim_dpsgd"
             if epsilon is None
-            else "claim_epsilon is not allowed beside claim_mechanism: expected one of them"
+            else "claim_epsilon is not allowed beside claim_dpsgd: expected one of them"
         )
     if mechanism is not None:
-        _validate.instance("claim_mechanism", mechanism, DpSgd)
+        _validate.instance("claim_dpsgd", mechanism, DpSgd)
         return mechanism
     return _validate.positive("claim_epsilon", epsilon)
 
@@ -329,6 +329,21 @@ def _check_portable(task: FunctionTask) -> None:
             f"worlds cannot be sent to worker processes ({type(error).__name__}: {error}): give a function that builds "
             "them, or use workers = 1 without a timeout"
         ) from None
+
+
+def parse_dpsgd(name: str, text: str) -> DpSgd:
+    """The claim of the command line: sampling rate, noise multiplier and steps.
+
+    >>> parse_dpsgd("claim_dpsgd", "0.5, 1, 4").steps
+    4
+    """
+    try:
+        rate, noise, steps = text.split(",")
+        return DpSgd(sample_rate=float(rate), noise_multiplier=float(noise), steps=int(steps))
+    except InvalidInputError:
+        raise
+    except ValueError:
+        raise _validate.reject(name, text, "sampling rate, noise multiplier and steps, such as 0.01,1.1,1000") from None
 
 
 def load_function(name: str, text: str) -> Callable[..., Any]:

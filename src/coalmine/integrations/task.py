@@ -140,8 +140,9 @@ class FunctionTask:
         for path in sorted(Path(self.notes).iterdir()) if self.notes else ():
             trial, _, text = path.read_text(encoding="utf-8", errors="replace").partition("\n")
             if "Timeout" in text:
-                places = [line.strip() for line in text.splitlines() if line.lstrip().startswith("File ")]
-                where = f" (it was at {places[0]})" if places else ""
+                # The thread that trains comes last, its innermost call first.
+                calls = [line.split() for line in text.rpartition("Thread 0x")[2].splitlines() if " line " in line]
+                where = f" (in {' '.join(calls[0][1:])})" if calls else ""
                 return f"the training of trial {trial} took longer than {self.timeout:g} seconds and was stopped{where}"
         return None
 

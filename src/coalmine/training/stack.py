@@ -247,10 +247,7 @@ class Stack:
         self._update(self.gradient)
 
     def _add_batches(self, step: int) -> None:
-        """The sum of clipped gradients over the expected batch size, canary and all, into ``gradient``.
-
-        A large model's noise is added on the way, while its gradient is in the cache.
-        """
+        """The sum of clipped gradients over the expected batch size, canary and all, into ``gradient``."""
         drawn = [next(draw) for draw in self._draws]
         state = Seen(self.trials, step, None, self._shown, self._shown_gradient if step > 1 else None)
         vectors = self._fixed_gradient
@@ -273,6 +270,18 @@ class Stack:
                 drawn = [row[row < rows] for row in drawn]
         if not self._tiles:
             self.gradient.zero_()
+        # Inference mode spares each call some bookkeeping; torch.func cannot work within it.
+        with torch.inference_mode(isinstance(self.engine, ClosedForm)):
+            self._add_tiles(drawn, examples)
+        if vectors is not None and times is not None and times.any():
+            if self.size <= _SMALL:
+                self.gradient.add_(vectors * torch.from_numpy(times).to(vectors)[:, None])
+            else:
+                for position in np.flatnonzero(times).tolist():
+                    self.gradient[position].add_(vectors[position] * float(times[position]))
+
+    def _add_tiles(self, drawn: list[NDArray[np.int64]], examples: tuple[Tensor, Tensor] | None) -> None:
+        """The drawn rows' clipped gradients, tile by tile; a large model's noise too, while its row is in the cache."""
         for tile in self._tiles:
             mine = None if examples is None else (examples[0][tile.part], examples[1][tile.part])
             passes = (
@@ -293,12 +302,6 @@ class Stack:
                 )
             if self._noise is not None and self._noise.one_at_a_time:
                 self._noise.add_to(self.gradient, scale=self._noise_scale, part=tile.part)
-        if vectors is not None and times is not None and times.any():
-            if self.size <= _SMALL:
-                self.gradient.add_(vectors * torch.from_numpy(times).to(vectors)[:, None])
-            else:
-                for position in np.flatnonzero(times).tolist():
-                    self.gradient[position].add_(vectors[position] * float(times[position]))
 
     def _adaptive_examples(self, state: Seen) -> tuple[Tensor, Tensor] | None:
         """An adaptive canary's inputs and one-hot labels, checked."""

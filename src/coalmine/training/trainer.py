@@ -24,7 +24,7 @@ from coalmine.training.embedding import Embedding
 from coalmine.training.modules import FromModule
 from coalmine.training.stack import Stack, StackResult, make_table
 
-CPU_STACK = 8
+CPU_STACK = 16
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
 GPU_STACK = 1024
 """Models stacked on a GPU on the way that any network can take."""
@@ -259,7 +259,7 @@ def _check_tokens(network: networks.Network, base: Dataset, canary: object) -> N
 def choose_stack(
     network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: str = "cpu"
 ) -> int:
-    """How many models to stack, from what they need: at most 8 and 2 GiB on a CPU (1024 without
+    """How many models to stack, from what they need: at most 16 and 2 GiB on a CPU (1024 without
     gradients to compute), 1024 and 8 GiB on a GPU.
 
     On a GPU it is a function of the config alone and a power of two: a stack always has the same shapes there, so
@@ -268,7 +268,7 @@ def choose_stack(
     >>> base = Dataset(np.zeros((6000, 784), dtype=np.float32), np.zeros(6000, dtype=int))
     >>> config = TrainingConfig(steps=576, batch_size=250, clip=1.0, noise_multiplier=1.55, learning_rate=0.15)
     >>> choose_stack(networks.Mlp(784), Neighbours(base), config)
-    8
+    16
     """
     on_cpu = device == "cpu"
     most, budget = (CPU_STACK, 2**31) if on_cpu else (GPU_STACK, 2**33)

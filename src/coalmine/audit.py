@@ -22,18 +22,20 @@ import coalmine
 from coalmine import bounds, config, data
 from coalmine.accounting import calibrate, last_iterate, standard
 from coalmine.adversaries import Adversary, Attack, adversary
-from coalmine.errors import StoreError
-from coalmine.game import BLOCK_SIZE, BuiltInTask, blocks_for
+from coalmine.errors import StoreError, UnsupportedError
+from coalmine.game import ACCURACY, BLOCK_SIZE, BuiltInTask, blocks_for
 from coalmine.game.engines import local
 from coalmine.identifiability import advantage, belief
 from coalmine.records import DpSgd, Estimate, Guarantee, Heuristic, LowerBound, Relation, Sampling, Scores
 from coalmine.results import AdversaryResult, AuditResult
 from coalmine.store import BlockResult, Store, Trials
 from coalmine.training import (
+    BernauCnn,
     Dataset,
     Glorot,
     LogisticRegression,
     Mlp,
+    NasrCnn,
     Network,
     Sgd,
     TrainingConfig,
@@ -194,15 +196,25 @@ def audit(
 def _load(section: config.DataSection, data_dir: str | None) -> data.DataSet:
     """The data of the config; studies ask for the same data many times."""
     loaded = data.load(section.name, data_dir=data_dir)
-    if section.classes is None and section.rows_per_class is None:
+    if section.classes is None and section.rows_per_class is None and section.rows is None:
         return loaded
-    return data.subset(loaded, classes=section.classes, per_class=section.rows_per_class)
+    return data.subset(loaded, classes=section.classes, per_class=section.rows_per_class, rows=section.rows)
 
 
 def _network(section: config.ModelSection, loaded: data.DataSet) -> Network:
     """The network of the config, for this data."""
     if section.kind == "logistic":
         return LogisticRegression(loaded.features, classes=loaded.classes)
+    if section.kind.startswith("cnn"):
+        shape = loaded.image_shape
+        if shape is None:
+            raise UnsupportedError(
+                f"model.kind = {section.kind!r} needs pictures, and the rows of {loaded.name} are none: use mlp or "
+                "logistic"
+            )
+        if section.kind == "cnn-nasr-2021":
+            return NasrCnn(shape, classes=loaded.classes, activation=section.activation)
+        return BernauCnn(shape, classes=loaded.classes)
     return Mlp(loaded.features, hidden=section.hidden, classes=loaded.classes, activation=section.activation)
 
 
@@ -272,6 +284,7 @@ def play_adversary(
         neighbours=attack.neighbours,
         training=setting.training,
         distinguisher=attack.distinguisher,
+        test=setting.test if setting.test.rows else None,
         device=how.device,
     )
     watcher.begin(
@@ -310,8 +323,18 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         others=others,
         notes=played.attack.notes,
         seconds=played.trials.elapsed,
+        accuracy=_accuracy(played.trials),
         scores=scores,
     )
+
+
+def _accuracy(trials: Trials) -> float | None:
+    """Mean share of right answers on test rows of the models of world 0; None where none was kept."""
+    if ACCURACY not in trials.columns:
+        return None
+    kept = trials.in_world(0, column=ACCURACY)
+    kept = kept[np.isfinite(kept)]
+    return float(kept.mean()) if kept.size else None
 
 
 def distance(relation: Relation, copies: int) -> int:
@@ -331,7 +354,8 @@ def scores_of(trials: Trials) -> Scores:
     """
     values = trials.score
     finite = values[np.isfinite(values)]
-    lowest = float(finite.min()) - 1.0 if finite.size else 0.0
+    least = float(finite.min()) if finite.size else 0.0
+    lowest = min(least - 1.0, float(np.nextafter(least, -np.inf)))  # the second for scores so large that 1 is lost
     filled = np.where(np.isfinite(values), values, lowest)
     return Scores(filled[trials.world == 0], filled[trials.world == 1])
 

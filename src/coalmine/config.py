@@ -21,10 +21,12 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.records import DpSgd
 
-Delta = Annotated[float, Field(gt=0, lt=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+# Strict: a text or a truth value is no number, and 1.5 is no count (a whole number may stand for a float).
+Unit = Annotated[float, Field(gt=0, lt=1, strict=True)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Whole = Annotated[int, Field(ge=0, strict=True)]
 
 
 class _Section(BaseModel):
@@ -35,7 +37,7 @@ class DataSection(_Section):
     """Which data, and which part of it."""
 
     name: str = "digits"
-    classes: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    classes: tuple[Whole, ...] | None = None
     rows_per_class: Count | None = None
     rows: Count | None = None
 
@@ -53,14 +55,14 @@ class TrainingSection(_Section):
 
     steps: Count | None = None
     epochs: Positive | None = None
-    sample_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    sample_rate: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
     batch_size: Count | None = None
     noise_multiplier: NonNegative | None = None
     target_epsilon: Positive | None = None
     analysis: Literal["standard", "last-iterate"] = "standard"
     clip: Positive = 1.0
     learning_rate: NonNegative = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
     regularizer: NonNegative = 0.0
     sampling: Literal["poisson", "full"] = "poisson"
     initialization: NonNegative = 1.0
@@ -116,10 +118,10 @@ class AdversarySection(BaseModel):
 class AuditSection(_Section):
     """The question: at which δ and confidence, with how many trials for each adversary (both worlds together)."""
 
-    delta: Delta = 1e-5
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.99
-    trials: Annotated[int, Field(ge=4)] = 1000
-    seed: Annotated[int, Field(ge=0)] = 0
+    delta: Unit = 1e-5
+    confidence: Unit = 0.99
+    trials: Annotated[int, Field(ge=4, strict=True)] = 1000
+    seed: Whole = 0
     claim_epsilon: Positive | None = None
 
 
@@ -243,6 +245,9 @@ def _override(tree: dict[str, Any], text: str) -> None:
         if keys[0] == "training" and keys[1] in pair:
             for other in pair:
                 section.pop(other, None)
+    if keys == ["training", "sampling"] and parsed == "full":  # then a rate has no meaning any more
+        section.pop("sample_rate", None)
+        section.pop("batch_size", None)
     section[keys[1]] = parsed
 
 

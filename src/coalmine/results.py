@@ -31,6 +31,7 @@ class AdversaryResult:
     others: tuple[LowerBound | Estimate, ...]
     notes: tuple[str, ...]
     seconds: float
+    accuracy: float | None = None
     scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
@@ -66,6 +67,7 @@ class AdversaryResult:
             "run": self.fingerprint,
             "failed": self.failed,
             "seconds": self.seconds,
+            "accuracy": self.accuracy,
             "notes": list(self.notes),
             "bound": bound.to_dict(),
             "others": [other.to_dict() for other in self.others],
@@ -93,6 +95,11 @@ class AuditResult:
         """The adversary with the largest lower bound."""
         return max(self.adversaries, key=lambda one: one.bound.epsilon)
 
+    @property
+    def accuracy(self) -> float | None:
+        """Mean test accuracy of the models trained without a canary; None where it is not known."""
+        return next((one.accuracy for one in self.adversaries if one.accuracy is not None), None)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return {
@@ -104,6 +111,7 @@ class AuditResult:
             "belief": plain(dict(self.belief)),
             "advantage": plain(dict(self.advantage)),
             "mechanism": plain(dict(self.mechanism)),
+            "accuracy": self.accuracy,
             "data": self.data_note,
             "config": self.config.model_dump(mode="json"),
             "versions": dict(self.versions),

@@ -8,10 +8,11 @@ import hashlib
 from typing import ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from scipy import linalg, optimize, special
+from scipy import optimize, special
 
-from coalmine import _validate
+from coalmine import _validate, seeds
 from coalmine.adversaries.attack import Attack, ThreatModel
 from coalmine.adversaries.distinguishers.queries import OutputShift
 from coalmine.errors import InvalidInputError
@@ -99,15 +100,27 @@ def _poison(content: _Content, norm: float, classes: int) -> tuple[NDArray[np.fl
 def least_direction(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """The right singular vector of the smallest singular value: the unit vector v that minimises ‖X·v‖.
 
-    Where the data leaves a whole subspace untouched (pixels that are always 0), any v in it has ‖X·v‖ = 0; the one
-    returned is then the last eigenvector of XᵀX, which is deterministic on one machine. The sign is fixed so that the
-    largest entry is positive.
+    Where the data leaves a whole subspace untouched (pixels that are always 0), every v in it has ‖X·v‖ = 0; the one
+    returned is then the part of a fixed vector that lies in it, and not what rounding happens to pick. The sign is
+    such that the largest entry is positive.
 
     >>> least_direction(np.array([[3.0, 0.0], [0.0, 1.0]])).tolist()
     [0.0, 1.0]
     """
-    _, vectors = linalg.eigh(rows.T @ rows, subset_by_index=[0, 0])
-    v = vectors[:, 0]
+    n, d = rows.shape
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the order of sums, and so the last bits, must not depend on the number of threads
+    try:
+        triangle = torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(rows)), mode="r").R
+        _, sizes, right = (part.numpy() for part in torch.linalg.svd(triangle, full_matrices=True))
+    finally:
+        torch.set_num_threads(threads)
+    sizes = np.append(sizes, np.zeros(d - sizes.size))
+    free = right[sizes <= sizes[0] * max(n, d) * np.finfo(np.float64).eps]
+    v = right[-1]
+    if len(free) > 1:
+        v = free.T @ (free @ seeds.generator("clipbkd", purpose="untouched direction", trial=0).normal(size=d))
+        v = v / np.linalg.norm(v)
     return np.asarray(v * np.sign(v[np.argmax(np.abs(v))]) + 0.0)
 
 

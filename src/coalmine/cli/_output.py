@@ -11,6 +11,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from coalmine.records import plain
 
@@ -35,6 +36,18 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for row in rows:
         table.add_row(*row)
     console().print(table)
+
+
+def print_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
+    """A title and under it names with their values, a line each; long values stay in their column."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column()
+    grid.add_column(overflow="fold")
+    for name, value in facts:
+        grid.add_row(f"  {name}", Text(value))
+    screen = console()
+    screen.print(Text(title, style="bold"))
+    screen.print(grid)
 
 
 def print_lines(lines: Iterable[str]) -> None:

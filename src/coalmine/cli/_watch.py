@@ -14,14 +14,15 @@ from coalmine.bounds import AnytimeAudit
 from coalmine.store import BlockResult, Trials
 
 _PILOT = 64
-"""Trials that choose the threshold; only later ones count towards the bound that is shown."""
+"""The trials with the smallest numbers choose the threshold; only the others count towards the bound that is shown."""
 
 
 class Watch:
     """A watcher (:class:`coalmine.audit.Watcher`) that draws on stderr.
 
-    The bound so far is a confidence sequence: it holds at every moment it is shown. Its threshold is fixed by the first
-    trials, which do not count, so it is not yet the bound of the report.
+    The bound so far is a confidence sequence: it holds at every moment it is shown, after any number of stops and
+    restarts. Its threshold is fixed by the first trials, which do not count, so it is not yet the bound of the report.
+    Where several adversaries are watched, ``confidence`` is for each of them: share the level beforehand.
     """
 
     def __init__(self, *, delta: float, confidence: float, shown: bool) -> None:
@@ -30,7 +31,7 @@ class Watch:
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]} trainings/s"),
+            TextColumn("{task.fields[rate]}/s"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[bound]}"),
             disable=not shown,
@@ -51,16 +52,16 @@ class Watch:
         """A new bar; what is stored already counts as done."""
         self._bar = self._progress.add_task(label, total=trials, completed=len(done), rate="-", bound="")
         self._sequence = AnytimeAudit(delta=self._delta, confidence=self._confidence, copies=copies)
-        self._pilot: list[tuple[NDArray[np.int8], NDArray[np.float64]]] = []
-        self._seen = 0
+        self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float64]]] = []
         self._threshold: float | None = None
         self._counted = [0, 0]
         if len(done):
-            self._learn(done.world, done.score)
+            self._learn(done.trial, done.world, done.score)
+            self._progress.update(self._bar, bound=self._words())
 
     def block(self, result: BlockResult) -> None:
         """One more block: move the bar, add to the sequence."""
-        self._learn(result.world, result.score)
+        self._learn(result.trial, result.world, result.score)
         speed = self._progress.tasks[self._bar].speed
         self._progress.update(
             self._bar,
@@ -74,17 +75,17 @@ class Watch:
         task = self._progress.tasks[self._bar]
         self._progress.update(self._bar, completed=task.total, bound=self._words())
 
-    def _learn(self, world: NDArray[np.int8], score: NDArray[np.float64]) -> None:
-        """Until the threshold is fixed, gather; after that, count."""
+    def _learn(self, trial: NDArray[np.int64], world: NDArray[np.int8], score: NDArray[np.float64]) -> None:
+        """Until the pilot trials are all there, gather; then fix the threshold on them and count the others."""
         score = np.where(np.isfinite(score), score, -np.inf)
         if self._threshold is None:
-            self._pilot.append((world, score))
-            self._seen += world.size
-            if self._seen >= _PILOT:
-                self._threshold = _best_threshold(
-                    np.concatenate([w for w, _ in self._pilot]), np.concatenate([s for _, s in self._pilot])
-                )
-            return
+            self._waiting.append((trial, world, score))
+            trial, world, score = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+            pilot = trial < _PILOT
+            if pilot.sum() < _PILOT:
+                return
+            self._threshold = _best_threshold(world[pilot], score[pilot])
+            world, score = world[~pilot], score[~pilot]
         for side in (0, 1):
             mine = score[world == side] > self._threshold
             if mine.size:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from coalmine.cli._output import Json, print_json, print_table
+from coalmine.cli._output import Json, print_facts, print_json, print_lines
 
 
 def adversaries(json: Json = False) -> None:
@@ -23,14 +23,20 @@ def adversaries(json: Json = False) -> None:
     if json:
         print_json(entries)
         return
-    print_table(
-        "Adversaries, from the weakest view to the strongest",
-        ["name", "sees", "access", "modification", "data set", "options (default)", "paper"],
-        [
+    for one in entries:
+        options = ", ".join(
+            f"{name} = {'chosen for you' if value is None else value}" for name, value in one["options"].items()
+        )
+        print_facts(
+            one["name"],
             [
-                str(one["name"]), str(one["view"]).replace("_", " "), str(one["access"]), str(one["modification"]),
-                str(one["dataset"]), ", ".join(f"{k} ({v})" for k, v in one["options"].items()), str(one["paper"]),
-            ]
-            for one in entries
-        ],
-    )  # fmt: skip
+                ("what", one["summary"]),
+                ("sees", f"{one['view'].replace('_', ' ')}: {one['access']}"),
+                ("changes", one["modification"]),
+                ("other rows", one["dataset"]),
+                ("options", options),
+                ("paper", one["paper"]),
+            ],
+        )
+        print_lines([""])
+    print_lines(['An audit names them in its config file: [[adversary]] name = "clipbkd", copies = 4 (a line each).'])

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
 runs = typer.Typer(help="List, show, resume or remove the runs in a store.", no_args_is_help=False)
@@ -43,19 +43,32 @@ def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
     if json:
         print_json(found)
         return
+    if not found:
+        print_lines([f"No runs in {store} yet: coalmine audit makes some."])
+        return
     print_table(
         f"Runs in {store}",
-        ["run", "adversary", "data", "trials", "failed", "training time", "first stored (UTC)"],
+        ["run", "adversary", "trials", "training", "first stored (UTC)"],
         [
             [
                 one["run"][:12],
-                ", ".join(f"{value}" if key == "name" else f"{key}={value}" for key, value in one["adversary"].items()),
-                str(one["data"]), f"{one['trials']} of {one['wanted']}", str(one["failed_trials"]),
-                f"{number(one['seconds'], 1)} s", one["created"],
+                f"{_who(one)} on {one['data']}",
+                f"{one['trials']} of {one['wanted']}"
+                + (f", {one['failed_trials']} failed" if one["failed_trials"] else ""),
+                f"{number(one['seconds'], 1)} s",
+                one["created"][:16].replace("T", " "),
             ]
             for one in found
         ],
-    )  # fmt: skip
+    )
+
+
+def _who(summary: dict[str, Any]) -> str:
+    """The adversary of a run with its options."""
+    options = dict(summary["adversary"])
+    name = options.pop("name", "?")
+    words = ", ".join(f"{key}={value}" for key, value in options.items())
+    return f"{name} ({words})" if words else str(name)
 
 
 @runs.command()
@@ -75,13 +88,25 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
     if json:
         print_json(payload)
         return
-    print_table(
-        f"Run {found.fingerprint[:12]}",
-        ["what", "value"],
-        [[key, str(value)] for key, value in payload.items() if key not in ("identity", "failures")]
-        + [[f"identity: {key}", str(value)] for key, value in (payload["identity"] or {}).items()],
-    )
+    facts = [
+        ("adversary", _who(payload)),
+        ("trials", f"{payload['trials']} of {payload['wanted']}, {payload['failed_trials']} failed"),
+        ("failed blocks", str(payload["failed_blocks"])),
+        ("training time", f"{number(payload['seconds'], 1)} s on {', '.join(payload['devices']) or 'nothing yet'}"),
+        ("first stored", f"{payload['created']}"),
+        ("versions", _pairs(payload["versions"] or {})),
+    ]
+    for key, value in (payload["identity"] or {}).items():
+        if key != "adversary":
+            facts.append((key, _pairs(value) if isinstance(value, dict) else str(value)))
+    print_facts(f"Run {found.fingerprint}", facts)
     print_lines([f"block {one.block}, trial {one.trial}: {one.reason}" for one in failures[:20]])
+    if len(failures) > 20:
+        print_lines([f"... and {len(failures) - 20} more (see --json)."])
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)
 
 
 @runs.command()

@@ -5,15 +5,21 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine.errors import CoalmineError
 from coalmine.game.plan import BLOCK_SIZE, trials_of, worlds_of
-from coalmine.roles import Distinguisher
+from coalmine.roles import Distinguisher, Iterate
 from coalmine.store import BlockResult
-from coalmine.training import Neighbours, Network, TrainingConfig, train
+from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, train
+
+ACCURACY = "accuracy"
+"""The column in which each trial keeps its model's share of right answers on test rows."""
+_TEST_ROWS = 512
+"""Test rows asked: the mean over many trials is exact enough, and the cost stays far below that of a training."""
 
 
 class GameStoppedError(CoalmineError):
@@ -59,13 +65,15 @@ class BuiltInTask:
     neighbours: Neighbours
     training: TrainingConfig
     distinguisher: Distinguisher
+    test: Dataset | None = None
     device: str = "cpu"
     separate: bool = False
 
     def play(self, blocks: Sequence[int]) -> list[BlockResult]:
         """Play several blocks in one stack; what each block gives does not depend on the others.
 
-        The distinguisher sees what its view allows and nothing else: the trainer sees to that.
+        The distinguisher sees what its view allows and nothing else: the trainer sees to that. With ``test`` rows each
+        trial keeps its model's accuracy beside its score.
         """
         trials = np.concatenate([trials_of(block) for block in blocks])
         worlds = worlds_of(trials)
@@ -77,19 +85,22 @@ class BuiltInTask:
             fingerprint=self.fingerprint,
             trials=trials,
             worlds=worlds,
-            observer=self.distinguisher,
+            observer=self.distinguisher if self.test is None else _Examined(self.distinguisher, self.test),
             device=self.device,
         )
         elapsed = (time.perf_counter() - began) / len(blocks)
         assert result.scores is not None
+        scores = result.scores if self.test is None else result.scores[:, 0]
+        columns = {} if self.test is None else {ACCURACY: result.scores[:, 1]}
         parts = np.split(np.arange(trials.size), range(BLOCK_SIZE, trials.size, BLOCK_SIZE))
         return [
             BlockResult(
                 trial=trials[part],
                 world=worlds[part],
-                score=result.scores[part],
+                score=scores[part],
                 elapsed=elapsed,
                 device=f"{self.device.partition(':')[0]} {result.precision}",
+                columns={name: values[part] for name, values in columns.items()},
                 failures={int(t): result.failures[int(t)] for t in trials[part] if int(t) in result.failures},
             )
             for part in parts
@@ -98,3 +109,30 @@ class BuiltInTask:
     def post_mortem(self) -> str | None:
         """Nothing is known."""
         return None
+
+
+class _Examined:
+    """The distinguisher, shown what it would be shown alone, and beside its score the model's accuracy."""
+
+    def __init__(self, distinguisher: Distinguisher, test: Dataset) -> None:
+        self._distinguisher = distinguisher
+        self._x, self._y = test.x[:_TEST_ROWS], test.y[:_TEST_ROWS]
+
+    @property
+    def view(self) -> Any:
+        """What the distinguisher sees, no more."""
+        return self._distinguisher.view
+
+    def start(self, trials: NDArray[np.int64]) -> None:
+        """Passed on."""
+        self._distinguisher.start(trials)
+
+    def observe(self, iterate: Iterate) -> None:
+        """Passed on."""
+        self._distinguisher.observe(iterate)
+
+    def finish(self, models: Any) -> NDArray[np.float64]:
+        """Score and accuracy of each trial, ``[S, 2]``."""
+        scores = np.asarray(self._distinguisher.finish(models), dtype=np.float64)
+        right = models.logits(self._x).argmax(axis=2) == self._y
+        return np.stack([scores, right.mean(axis=1)], axis=1)

@@ -77,9 +77,13 @@ class Study:
             f"cell = {name!r} is not in study {self.name!r}: {_nearest(name, [cell.name for cell in self.cells])}"
         )
 
+    def scale(self, name: str) -> Scale:
+        """The scale of that name."""
+        return self.scales[_validate.choice("scale", name, SCALES)]
+
     def chosen(self, scale: str) -> tuple[Cell, ...]:
         """The cells of a scale."""
-        wanted = self.scales[_validate.choice("scale", scale, SCALES)].cells
+        wanted = self.scale(scale).cells
         return self.cells if wanted is None else tuple(self.cell(name) for name in wanted)
 
 

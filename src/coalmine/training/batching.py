@@ -67,7 +67,8 @@ class Table:
         self.x = torch.zeros(
             (base.rows + copies, math.prod(base.shape)), dtype=torch.int64 if tokens else dtype, device=device
         )
-        self.x[: base.rows] = torch.from_numpy(base.x.reshape(base.rows, -1))
+        # The data may be read-only, which torch warns about: a copy, which goes to the device and is dropped.
+        self.x[: base.rows] = torch.from_numpy(np.require(base.x.reshape(base.rows, -1), requirements="W"))
         labels = np.zeros(base.rows + copies, dtype=np.int64)
         labels[: base.rows] = base.y
         if isinstance(canary, ExampleCanary):

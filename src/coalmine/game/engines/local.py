@@ -11,7 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
-from coalmine.errors import CoalmineError
+import numpy as np
+
+from coalmine.errors import CoalmineError, InvalidInputError, UnsupportedError
+from coalmine.game.plan import trials_of
 from coalmine.game.play import GameStoppedError, Task
 from coalmine.store import BlockResult, Store
 
@@ -67,6 +70,8 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
                     for block in taken:
                         store.fail(name, block, str(stopped))
                     continue
+                except (InvalidInputError, UnsupportedError):
+                    raise  # what is asked for is wrong, and would be for every block
                 except _TROUBLE as error:
                     for block in taken:
                         failed[block] = f"{type(error).__name__}: {error}"
@@ -97,10 +102,27 @@ def _stop(task: Task, error: GameStoppedError | BrokenProcessPool) -> GameStoppe
 
 
 def _others(store: Store, name: str, waiting: list[int], on_block: OnBlock) -> list[int]:
-    """Another process holds all that is left: wait for it, and take over what it drops."""
+    """Another process holds all that is left: wait for it, tell of what it has done, and take over what it drops."""
     time.sleep(_POLL_SECONDS)
-    done = store.done(name)
-    return [block for block in waiting if block not in done]
+    finished = store.done(name).intersection(waiting)
+    if finished:
+        on_block(_stored(store, name, finished))
+    return [block for block in waiting if block not in finished]
+
+
+def _stored(store: Store, name: str, blocks: set[int]) -> BlockResult:
+    """Blocks that another process has stored, as one."""
+    trials = store.scores(name)
+    mine = np.isin(trials.trial, np.concatenate([trials_of(block) for block in sorted(blocks)]))
+    lost = trials.trial[mine & np.isnan(trials.score)]
+    return BlockResult(
+        trial=trials.trial[mine],
+        world=trials.world[mine],
+        score=trials.score[mine],
+        elapsed=0.0,
+        device="another process",
+        failures={int(trial): "failed in another process" for trial in lost},
+    )
 
 
 class _Group:

@@ -78,7 +78,7 @@ def test_how_to_repeat_it(folder):
 
 def test_a_claimed_mechanism_is_drawn_with_its_own_curve(folder):
     mechanism = DpSgd(sample_rate=1.0, noise_multiplier=NOISE, steps=1, relation=Relation.ADD_REMOVE)
-    result = play(folder, train, claim_mechanism=mechanism)
+    result = play(folder, train, claim_dpsgd=mechanism)
     ((kind, curve),) = series.promised_curves(result, result.adversaries[0])
     assert kind == "claim"
     assert curve([0.05])[0] == pytest.approx(0.9185, abs=2e-3)  # Φ(Φ⁻¹(0.95) − 1/4)

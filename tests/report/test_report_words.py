@@ -9,6 +9,7 @@ import report_sample as sample
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coalmine.identifiability import belief
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
 from coalmine.report import tables, words
 
@@ -17,6 +18,16 @@ from coalmine.report import tables, words
 def test_rounding_goes_to_the_safe_side(value, digits):
     assert float(words.down(value, digits)) <= value <= float(words.up(value, digits))
     assert Decimal(words.up(value, digits)) - Decimal(words.down(value, digits)) <= Decimal(1).scaleb(-digits)
+
+
+@given(st.floats(1e-300, 0.5))
+def test_small_probabilities_are_rounded_up(value):
+    text = words.small_up(value)
+    digits = text.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    mantissa, dot, power = digits.rpartition("10") if "⁻" in text else (text, "", "0")
+    shown = Decimal(mantissa.rstrip("·") or 1).scaleb(int(power)) if dot else Decimal(mantissa)
+    assert Decimal(value) <= shown * (1 + Decimal("1e-15"))
+    assert shown <= Decimal(value) * Decimal("1.11")
 
 
 def test_the_sign_follows_the_type():
@@ -67,6 +78,9 @@ def test_meaning_separates_what_is_promised_from_what_was_shown():
     text = " ".join(words.meaning(sample.standard_result()))
     promised = 100.0 / (1.0 + math.exp(-sample.standard_result().guarantee.epsilon))
     assert f"at most {words.up(promised, 1)}% sure" in text
+    chance = belief.exceedance(sample.MECHANISM, epsilon=sample.standard_result().guarantee.epsilon)
+    assert 1e-5 < chance < 1e-3  # δ alone would understate it
+    assert f"except with a probability of at most {words.small_up(chance)}" in text
     assert "right in at most 64.5% of cases" in text  # (1 + 0.29)/2
     nothing = " ".join(words.meaning(sample.result(sample.adversary(mu=0.0), noise=0.0)))
     assert "What is promised: nothing" in nothing

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from coalmine.report import series, tables, words
+from coalmine.report import series, subject, tables, words
 
 if TYPE_CHECKING:
     from coalmine.results import AdversaryResult, AuditResult
@@ -269,7 +269,7 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         if point[key] is not None and math.isfinite(point[key])
     ]
     if _promises(result):
-        names["guarantee"] = "claim" if words.is_own(result) else "guarantee"
+        names["guarantee"] = "claim" if subject.is_own(result) else "guarantee"
         ends = (points[0]["trials"], points[-1]["trials"])
         rows += [{"trials": n, "epsilon": result.guarantee.epsilon, "name": names["guarantee"]} for n in ends]
     low, high = points[0]["trials"], points[-1]["trials"]
@@ -335,8 +335,8 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
             rows.append({"row": row, "kind": kind, "from": 0.0, "to": value})
         return row
 
-    claimed = result.guarantee.epsilon if words.is_own(result) else result.config.audit.claim_epsilon
-    if not words.is_own(result):
+    claimed = result.guarantee.epsilon if subject.is_own(result) else result.config.audit.claim_epsilon
+    if not subject.is_own(result):
         note = "theory, for every attack" if _promises(result) else "nothing is promised without noise"
         add("guarantee", f"Guarantee: {words.epsilon(result.guarantee)}", note, result.guarantee.epsilon)
     if claimed:
@@ -362,7 +362,7 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
 def _overview_title(result: AuditResult) -> str:
     """What the overview shows, in a sentence."""
     proved = f"At least {words.down(result.strongest.bound.epsilon)} is proved"
-    own = words.is_own(result)
+    own = subject.is_own(result)
     if result.verdict == "refuted":
         promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
         known = f"{proved}, although no more than {words.up(result.claim)} is {promised}"
@@ -379,7 +379,7 @@ def _reading(result: AuditResult) -> str:
         return f"Here the longest blue bar goes beyond {words.claim(result)}: that is false."
     if not _promises(result):
         return "The truth is at least the longest blue bar; nothing limits it from above."
-    if words.is_own(result):
+    if subject.is_own(result):
         return "The truth is at least the longest blue bar; whether it stays within the claim is not proved."
     return "The truth lies between the longest blue bar and the orange one."
 

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from coalmine.records import LowerBound
-from coalmine.report import figures, render, words
+from coalmine.report import figures, render, subject, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -90,20 +90,21 @@ def _subject(result: AuditResult) -> str:
     """What was audited, in a line."""
     settings: Any = result.config
     known = result.mechanism
-    if words.is_own(result):
+    if subject.is_own(result):
         return f"A training of one's own, {settings.train}, scored by {settings.score}; {words.trials(result)}"
     return (
         f"DP-SGD on {settings.data.name}: {known['rows']} rows, a model with {known['parameters']} parameters, "
         f"{known['steps']} steps at sampling rate {known['sample_rate']:.4g}, noise multiplier "
         f"{known['noise_multiplier']:.4g}, clipping norm {known['clip']:g}; {words.trials(result)}, half of them in "
         "each world"
+        + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")
     )
 
 
 def _repeat(result: AuditResult) -> list[dict[str, Any]]:
     """What to do, and to type, to repeat the audit."""
     tree = result.config.model_dump(mode="json", exclude_none=True)
-    if not words.is_own(result):
+    if not subject.is_own(result):
         return [
             {"text": "Save this as audit.toml:", "code": toml(tree)},
             {"text": "and run", "code": "coalmine audit audit.toml --report report.html"},
@@ -153,7 +154,7 @@ def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
 
 def _theory(result: AuditResult) -> list[dict[str, Any]]:
     """What theory says, each with its kind."""
-    own = words.is_own(result)
+    own = subject.is_own(result)
     rows = [
         ("Claim", "claimed, not proved here", result.guarantee)
         if own

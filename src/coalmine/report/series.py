@@ -13,8 +13,8 @@ from coalmine.accounting import standard
 from coalmine.bounds.dpsgd import GroupCurve
 from coalmine.curves import TradeOff
 from coalmine.errors import InvalidInputError
-from coalmine.records import DpSgd, LowerBound, Relation, Sampling, Scores
-from coalmine.report import words
+from coalmine.records import LowerBound, Relation, Scores
+from coalmine.report import subject
 
 if TYPE_CHECKING:
     from coalmine.results import AdversaryResult, AuditResult
@@ -95,23 +95,6 @@ def trade_off(scores: Scores, *, confidence: float) -> list[Row]:
     ]
 
 
-def mechanism_of(result: AuditResult) -> DpSgd | None:
-    """The DP-SGD that was audited (or is claimed), where it is one with noise."""
-    settings: Any = result.config
-    if words.is_own(result):
-        claimed = settings.mechanism
-        return claimed if isinstance(claimed, DpSgd) else None
-    known = result.mechanism
-    if not known["noise_multiplier"]:
-        return None
-    return DpSgd(
-        sample_rate=known["sample_rate"],
-        steps=known["steps"],
-        noise_multiplier=known["noise_multiplier"],
-        sampling=Sampling.parse(settings.training.sampling),
-    )
-
-
 def promised_curves(result: AuditResult, one: AdversaryResult) -> list[tuple[str, TradeOff]]:
     """The trade-off curves that no attack may get below, for worlds that differ as this adversary's do.
 
@@ -120,11 +103,11 @@ def promised_curves(result: AuditResult, one: AdversaryResult) -> list[tuple[str
     """
     found: list[tuple[str, TradeOff]] = []
     k, delta = one.bound.copies, result.config.audit.delta
-    mechanism = mechanism_of(result)
+    mechanism = subject.mechanism_of(result)
     if mechanism is not None:
         single = standard.profile(mechanism).curve()
         curve = GroupCurve(single, k) if k > 1 else single
-        found.append(("claim" if words.is_own(result) else "guarantee", curve))
+        found.append(("claim" if subject.is_own(result) else "guarantee", curve))
     if result.config.audit.claim_epsilon:
         found.append(("claim", bounds.EpsilonDelta(delta=delta, copies=k).curve(result.config.audit.claim_epsilon)))
     return found

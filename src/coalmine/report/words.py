@@ -6,8 +6,9 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
 
-from coalmine.config import AuditConfig
+from coalmine.identifiability import belief as beliefs
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
+from coalmine.report.subject import is_own, mechanism_of
 
 if TYPE_CHECKING:
     from coalmine.results import AdversaryResult, AuditResult
@@ -97,9 +98,24 @@ def small(value: float) -> str:
     if value >= 0.001:
         return f"{value:g}"
     mantissa, _, power = f"{value:.3e}".partition("e")
-    digits = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    first = mantissa.rstrip("0").rstrip(".")
-    return f"10{digits}" if first == "1" else f"{first}·10{digits}"
+    return _power(mantissa.rstrip("0").rstrip("."), int(power))
+
+
+def small_up(value: float) -> str:
+    """The same rounded up to two digits: for a probability that is at most so large.
+
+    >>> small_up(5.31e-5), small_up(1e-5), small_up(9.91e-6)
+    ('5.4·10⁻⁵', '10⁻⁵', '10⁻⁵')
+    """
+    exact = Decimal(repr(value))
+    if exact == 0:
+        return "0"
+    return small(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)))
+
+
+def _power(mantissa: str, power: int) -> str:
+    digits = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{digits}" if mantissa == "1" else f"{mantissa}·10{digits}"
 
 
 def confidence(value: float) -> str:
@@ -133,11 +149,6 @@ def relation(value: Relation, copies: int) -> str:
     return f"{copies} equal rows added or removed" if value is Relation.ADD_REMOVE else f"{copies} rows replaced"
 
 
-def is_own(result: AuditResult) -> bool:
-    """Whether a user's own training was audited: then the ε put to the test is a claim, not a guarantee of ours."""
-    return not isinstance(result.config, AuditConfig)
-
-
 def trials(result: AuditResult) -> str:
     """How many trials were played, of how many that were asked for."""
     wanted = result.config.audit.trials
@@ -163,6 +174,8 @@ def verdict(result: AuditResult) -> str:
     section, best = result.config.audit, result.strongest
     proved = f"{best.label} proves {epsilon(best.bound)}"
     sure = f"at {confidence(section.confidence)} confidence"
+    if result.refutation:
+        return f"Refuted: {result.refutation} ({sure})."
     if result.verdict == "refuted":
         return f"Refuted: {proved} {sure}, which contradicts {claim(result)} (δ = {small(section.delta)})."
     if math.isinf(result.claim):
@@ -197,7 +210,7 @@ def caveats(result: AuditResult) -> list[str]:
             "accounted for: look for an error in its sampling, clipping or noise."
         )
     if result.verdict != "refuted" and result.claim < math.inf:
-        best = max(one.bound.ceiling or 0.0 for one in result.adversaries)
+        best = result.ceiling
         if best < result.claim:
             lines.append(
                 f"With these trials even a perfect attack could prove no more than ε ≥ {down(best)}. A larger claim "
@@ -220,7 +233,6 @@ def caveats(result: AuditResult) -> list[str]:
 def meaning(result: AuditResult) -> list[str]:
     """What it means for one person in the data."""
     belief, advantage, best = result.belief, result.advantage, result.strongest
-    delta = result.config.audit.delta
     lines = [
         "Imagine someone who knows everything about the training data except whether one person's row was in it, and "
         "who starts undecided: 50 : 50."
@@ -229,8 +241,8 @@ def meaning(result: AuditResult) -> list[str]:
         sure = share(up(100 * belief["guarantee"], 1))
         promised = "claimed" if is_own(result) else "promised"
         lines.append(
-            f"What is {promised}: after seeing the training's results, that someone is at most {sure} sure, except "
-            f"with a probability of about {small(delta)}."
+            f"What is {promised}: after seeing the training's results, that someone is at most {sure} sure, "
+            f"{_exception(result)}."
         )
         if "guarantee" in advantage:
             right = share(up(50 + 50 * advantage["guarantee"], 1))
@@ -247,6 +259,15 @@ def meaning(result: AuditResult) -> list[str]:
         else "What was shown: none of the attacks proved that anyone can become surer than 50%."
     )
     return lines
+
+
+def _exception(result: AuditResult) -> str:
+    """How often the belief may go beyond what ε allows: δ alone does not say it, the algorithm does."""
+    mechanism = mechanism_of(result)
+    if mechanism is None:
+        return f"except for rare results (how rare, δ = {small(result.config.audit.delta)} alone does not say)"
+    chance = beliefs.exceedance(mechanism, epsilon=result.guarantee.epsilon)
+    return f"except with a probability of at most {small_up(chance)}"
 
 
 def adversary(one: AdversaryResult) -> str:

@@ -1,0 +1,33 @@
+"""What was audited: a DP-SGD of ours with its guarantee, or a user's own training with a claim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from coalmine.config import AuditConfig
+from coalmine.records import DpSgd, Sampling
+
+if TYPE_CHECKING:
+    from coalmine.results import AuditResult
+
+
+def is_own(result: AuditResult) -> bool:
+    """Whether a user's own training was audited: then the ε put to the test is a claim, not a guarantee of ours."""
+    return not isinstance(result.config, AuditConfig)
+
+
+def mechanism_of(result: AuditResult) -> DpSgd | None:
+    """The DP-SGD that was audited (or is claimed), where it is one with noise."""
+    settings: Any = result.config
+    if is_own(result):
+        claimed = settings.mechanism
+        return claimed if isinstance(claimed, DpSgd) else None
+    known = result.mechanism
+    if not known["noise_multiplier"]:
+        return None
+    return DpSgd(
+        sample_rate=known["sample_rate"],
+        steps=known["steps"],
+        noise_multiplier=known["noise_multiplier"],
+        sampling=Sampling.parse(settings.training.sampling),
+    )

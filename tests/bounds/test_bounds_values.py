@@ -44,7 +44,9 @@ def test_both_directions_are_used():
     assert one.epsilon == pytest.approx(math.log((1 - 1e-5 - beta) / alpha), abs=1e-9)
 
 
-@pytest.mark.parametrize(("wrong", "total", "level"), [(0, 7, 0.3), (3, 50, 0.025), (49, 50, 1e-6), (500, 10**6, 0.005)])
+@pytest.mark.parametrize(
+    ("wrong", "total", "level"), [(0, 7, 0.3), (3, 50, 0.025), (49, 50, 1e-6), (500, 10**6, 0.005)]
+)
 def test_clopper_pearson_limit_is_where_the_binomial_tail_is_the_level(wrong, total, level):
     limit = float(upper_limit(wrong, total, level))
     assert stats.binom.cdf(wrong, total, limit) == pytest.approx(level, rel=1e-8)
@@ -67,9 +69,7 @@ def test_gdp_never_takes_the_absolute_value_of_mu():
     assert bounds.clopper_pearson(counts(990, 1000, 990, 1000), delta=1e-5, confidence=0.95).epsilon == 0.0
 
 
-@pytest.mark.parametrize(
-    ("n", "cp", "gdp"), [(100, 3.28, 21), (500, 4.91, 32), (1000, 5.60, 36), (5000, 7.21, 47)]
-)
+@pytest.mark.parametrize(("n", "cp", "gdp"), [(100, 3.28, 21), (500, 4.91, 32), (1000, 5.60, 36), (5000, 7.21, 47)])
 def test_ceilings(n, cp, gdp):
     common = {"positives": n, "delta": 1e-5, "confidence": 0.95}
     assert bounds.ceiling(n, **common) == pytest.approx(cp, abs=0.006)

@@ -199,6 +199,10 @@ class DpSgdNoise:
 
         return float(_largest(at_least, start, self.size))
 
+    def search(self, holds: Callable[[float], bool]) -> float:
+        """See :class:`~coalmine.bounds.families.Family`."""
+        return float(_largest(holds, self._near(6.0), self.size))
+
     def _near(self, mu: float) -> int:
         """The grid value whose curve is near that of N(0, 1) against N(μ, 1): where a search may start."""
         if not 0.0 < mu < 1e6:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from coalmine import _validate
-from coalmine.curves import EpsilonDeltaCurve, GaussianCurve, TradeOff, gaussian_epsilon
+from coalmine.curves import EpsilonDeltaCurve, GaussianCurve, TradeOff, gaussian_epsilon, largest_true
 
 Array = NDArray[np.float64]
 
@@ -71,6 +72,10 @@ class Family(Protocol):
 
     def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
         """The value of rank ``rank`` (from 0, ascending) among the row minima of :meth:`critical`."""
+        ...
+
+    def search(self, holds: Callable[[float], bool]) -> float:
+        """The largest θ that holds when the answer changes once from yes to no; 0 when none does."""
         ...
 
     def statistic(self, alpha: Array, beta: Array) -> Array:
@@ -173,6 +178,10 @@ class EpsilonDelta:
         """See :class:`Family`."""
         return _rank_of_row_minima(self.critical(alpha, beta), rank)
 
+    def search(self, holds: Callable[[float], bool]) -> float:
+        """See :class:`Family`."""
+        return _search(holds)
+
     def statistic(self, alpha: Array, beta: Array) -> Array:
         """max(ln((1 − δ − β)/α), ln((1 − δ − α)/β)), below 0 too."""
         tiny = np.finfo(np.float64).tiny
@@ -237,6 +246,10 @@ class Gdp:
         """See :class:`Family`."""
         return _rank_of_row_minima(self.critical(alpha, beta), rank)
 
+    def search(self, holds: Callable[[float], bool]) -> float:
+        """See :class:`Family`."""
+        return _search(holds)
+
     def statistic(self, alpha: Array, beta: Array) -> Array:
         """Φ⁻¹(1 − α) − Φ⁻¹(β), below 0 too."""
         with np.errstate(invalid="ignore"):
@@ -253,6 +266,18 @@ class Gdp:
     def details(self, theta: float) -> dict[str, float]:
         """μ of one row."""
         return {"mu": theta / self.copies}
+
+
+def _search(holds: Callable[[float], bool]) -> float:
+    """The largest θ ≥ 0 that holds, by doubling and bisection."""
+    if not holds(0.0):
+        return 0.0
+    high = 1.0
+    while holds(high):
+        if high > 1e3:
+            return high
+        high *= 2.0
+    return largest_true(holds, 0.0, high, relative=1e-12)
 
 
 def _rank_of_row_minima(values: Array, rank: int) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from coalmine import _validate
-from coalmine.curves import smallest_true
+from coalmine.curves import largest_true
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Counts, LowerBound, OneRunScores, Relation, Scores
 
@@ -123,14 +123,15 @@ def one_run_epsilon(guesses: Guesses, *, delta: float, level: float) -> float:
     def survives(epsilon: float) -> bool:
         return p_value(guesses, epsilon=epsilon, delta=delta) > level
 
-    if survives(0.0):
+    # The first term alone, P[B ≥ v], is the level at a known ε: the crossing is not beyond it.
+    r, v = guesses.guesses, guesses.correct
+    if v == 0 or survives(0.0):
         return 0.0
-    low, step = 0.0, 1.0 / 16.0
-    while not survives(low + step):
-        low += step
-        if low > 700.0:
-            return math.inf
-    return math.nextafter(smallest_true(survives, low, low + step, relative=1e-12), 0.0)
+    top = float(special.logit(special.betaincinv(v, r - v + 1.0, level))) * (1.0 + 1e-12) + 1e-12
+    grid = np.linspace(0.0, top, 17)
+    first = next((i for i in range(1, 16) if survives(float(grid[i]))), 16)
+    # Of the last two ε the rejected one is returned.
+    return largest_true(lambda e: not survives(e), float(grid[first - 1]), float(grid[first]), relative=1e-11)
 
 
 def default_guess_numbers(canaries: int) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation, Sampling, plain
 
 PLANNABLE = (*METHODS, "one_run", "one_run_fdp")
-_MOST = {"one_run": 2**20, "one_run_fdp": 2**14}
+_MOST = {"one_run": 2**18, "one_run_fdp": 2**14}
 _MOST_TRIALS = 10_000_000
 _SIMULATED_AUDITS = 1999
 

@@ -253,7 +253,7 @@ def ceiling_of(family: Family, negatives: int, positives: int, *, level: float, 
     if isinstance(family, DpSgdNoise):
         family = family.coarse()
     if isinstance(rule, Sup):
-        theta = sup_ceiling(family, negatives, positives, level=level, rule=rule)
+        theta = sup_ceiling(family, negatives, positives, level=level)
     else:
         share0 = share1 = level / 2.0
         if isinstance(rule, HoldOut):

@@ -76,7 +76,11 @@ class AdversaryResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """Theory, evidence and meaning of one training algorithm. ``verdict`` is "consistent" or "refuted"."""
+    """Theory, evidence and meaning of one training algorithm. ``verdict`` is "consistent" or "refuted".
+
+    ``refutation`` says in words what contradicts the claim where that is not a lower bound on ε alone: a claim of a
+    whole trade-off curve is refuted by any point of it.
+    """
 
     config: AuditConfig | FunctionConfig
     mechanism: Mapping[str, Any]
@@ -89,6 +93,18 @@ class AuditResult:
     claim: float
     verdict: str
     versions: Mapping[str, str]
+    refutation: str = ""
+
+    @property
+    def ceiling(self) -> float:
+        """The largest claim that a perfect attack could have refuted with these trials."""
+        deciding = [
+            other.ceiling
+            for one in self.adversaries
+            for other in (one.bound, *one.others)
+            if isinstance(other, LowerBound) and (other is one.bound or other.method == "dpsgd")
+        ]
+        return max(value or 0.0 for value in deciding)
 
     @property
     def strongest(self) -> AdversaryResult:
@@ -104,6 +120,7 @@ class AuditResult:
         """As plain JSON types."""
         return {
             "verdict": self.verdict,
+            "refutation": self.refutation,
             "claim": plain(self.claim),
             "guarantee": self.guarantee.to_dict(),
             "heuristic": self.heuristic.to_dict() if self.heuristic else None,

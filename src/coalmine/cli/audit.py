@@ -220,9 +220,11 @@ def sentences(result: AuditResult) -> list[str]:
     promise = f"the {'claim' if own else 'guarantee'} ε = {number(result.guarantee.epsilon, 2)}"
     what = f"the claim ε = {claimed:g}" if claimed else promise
     if result.verdict == "refuted":
-        lines.append(f"REFUTED: the evidence contradicts {what} at confidence {confidence:.4g}.")
+        lines.append(
+            f"REFUTED: {result.refutation or f'the evidence contradicts {what}'} at confidence {confidence:.4g}."
+        )
     else:
-        best = max(one.bound.ceiling or 0.0 for one in result.adversaries)
+        best = result.ceiling
         lines.append(f"Consistent: the evidence does not contradict {what}.")
         if best < result.claim:
             lines.append(

@@ -56,7 +56,7 @@ def _stored(store: Store, run: Run, *, data_dir: str | None) -> AuditResult:
 
     stored = dict(run.description).get("config", {})
     if "train" in stored:  # a training of the user's own: its code is not called
-        from coalmine.integrations.functions import stored_result
+        from coalmine.integrations import stored_result
 
         return stored_result(store, run.fingerprint)
     settings = configs.parse(stored)

@@ -13,26 +13,21 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from coalmine import _validate, audit, bounds
-from coalmine.accounting import standard
+from coalmine import _validate, audit
 from coalmine.config import AuditSection, Execution, FunctionConfig
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, blocks_for
 from coalmine.game.engines import local
-from coalmine.identifiability import advantage, belief
 from coalmine.integrations import identity
+from coalmine.integrations.stored import NAME, stored_result
 from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
 from coalmine.integrations.worlds import GivenWorlds, Worlds
-from coalmine.records import DpSgd, Estimate, Guarantee, LowerBound, Relation, Scores
-from coalmine.results import AdversaryResult, AuditResult
-from coalmine.roles import View
+from coalmine.records import DpSgd
+from coalmine.results import AuditResult
 from coalmine.store import Store
 
 ALGORITHMS = {"own training": 1, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
-NAME = "own training"
 
 
 def audit_function(
@@ -129,61 +124,6 @@ def audit_function(
     return stored_result(store, fingerprint)
 
 
-def stored_result(store: Store, run: str) -> AuditResult:
-    """The result of a run of a user's own training from its stored trials alone: no code of the user is called."""
-    found = store.run(run)
-    settings = FunctionConfig.model_validate(dict(found.description)["config"])
-    section, relation = settings.audit, Relation.parse(settings.relation)
-    trials = store.scores(found.fingerprint, below=section.trials)
-    if min(np.sum(trials.world == 0), np.sum(trials.world == 1)) == 0:
-        raise InvalidInputError(f"run {found.fingerprint[:12]} has no trials yet: expected some in each world")
-    scores = audit.scores_of(trials)
-    bound, others = _prove(settings, scores)
-    claim = _guarantee(settings)
-    reasons = [(one.trial, one.reason) for one in store.failures(found.fingerprint) if one.trial is not None]
-    notes = [f"trial {trial} failed: {reason}" for trial, reason in reasons[:3] if trial < section.trials]
-    for index, world in enumerate((scores.world0, scores.world1)):
-        if np.ptp(world) == 0.0:
-            notes.append(f"all trainings in world {index} have the same score: does train use its seed?")
-    mechanism = settings.mechanism
-    words = {f"claimed {key}": value for key, value in _mechanism_words(mechanism).items()}
-    return AuditResult(
-        config=settings,
-        mechanism={"train": settings.train, "score": settings.score, **words},
-        data_note="",
-        guarantee=claim,
-        heuristic=None,
-        adversaries=(
-            AdversaryResult(
-                name=NAME,
-                options={},
-                view=View.FINAL_MODEL,
-                relation=relation,
-                copies=settings.copies,
-                fingerprint=found.fingerprint,
-                failed=trials.failed,
-                bound=bound,
-                others=others,
-                notes=tuple(notes),
-                seconds=trials.elapsed,
-                scores=scores,
-            ),
-        ),
-        belief={
-            "guarantee": belief.from_epsilon(claim.epsilon),
-            "evidence": belief.from_epsilon(bound.epsilon),
-        },
-        advantage={
-            "guarantee": advantage.of_mechanism(mechanism)
-            if mechanism
-            else advantage.generic(claim.epsilon, delta=section.delta)
-        },
-        claim=claim.epsilon,
-        verdict="refuted" if bound.epsilon > claim.epsilon else "consistent",
-        versions=dict(found.description)["versions"],
-    )
-
-
 def _claim(epsilon: float | None, mechanism: DpSgd | None) -> float | DpSgd:
     """What is claimed: exactly one of the two ways."""
     if (epsilon is None) == (mechanism is None):
@@ -207,62 +147,6 @@ def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: 
         seed=_validate.integer("seed", seed, at_least=0),
         claim_epsilon=claim,
     )
-
-
-def _guarantee(settings: FunctionConfig) -> Guarantee:
-    """The claim in the place of a guarantee."""
-    delta, relation = settings.audit.delta, Relation.parse(settings.relation)
-    assumptions: tuple[str, ...] = ("this is what the user claims; Coalmine has not proved it",)
-    if settings.mechanism is not None:
-        epsilon = standard.epsilon(settings.mechanism, delta=delta).epsilon
-        words = ", ".join(f"{key} {value}" for key, value in _mechanism_words(settings.mechanism).items())
-        assumptions += (f"the claim is DP-SGD with {words}",)
-    else:
-        assert settings.audit.claim_epsilon is not None
-        epsilon = settings.audit.claim_epsilon
-    return Guarantee(
-        epsilon=epsilon, delta=delta, analysis="claimed by the user", relation=relation, assumptions=assumptions
-    )
-
-
-def _mechanism_words(mechanism: DpSgd | None) -> dict[str, Any]:
-    """A mechanism for people."""
-    if mechanism is None:
-        return {}
-    return {
-        "sampling rate": mechanism.sample_rate,
-        "noise multiplier": mechanism.noise_multiplier,
-        "steps": mechanism.steps,
-        "sampling": mechanism.sampling.value,
-    }
-
-
-def _prove(settings: FunctionConfig, scores: Scores) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
-    """The bound that is held against the claim, under the claim's relation; then the others."""
-    section, relation = settings.audit, Relation.parse(settings.relation)
-    delta, confidence = section.delta, section.confidence
-    first, others = audit.prove(scores, delta=delta, confidence=confidence, relation=relation, copies=settings.copies)
-    claimed = settings.mechanism
-    if claimed is not None:
-        by_curve = bounds.dpsgd(
-            scores,
-            delta=delta,
-            confidence=confidence,
-            sample_rate=claimed.sample_rate,
-            steps=claimed.steps,
-            sampling=claimed.sampling,
-            relation=relation,
-            copies=settings.copies,
-        )
-        return by_curve, (first, *others)
-    if relation is Relation.REPLACE:
-        replaced = next(
-            one
-            for one in others
-            if isinstance(one, LowerBound) and one.method == first.method and one.relation is relation
-        )
-        return replaced, (first, *(one for one in others if one is not replaced))
-    return first, others
 
 
 def _identity(

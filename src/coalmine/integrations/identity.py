@@ -111,9 +111,17 @@ def check_function(name: str, function: object) -> None:
 
 
 def label(function: Callable[..., Any]) -> str:
-    """``module:function``, the way the command line names it; a script counts under its file's name."""
+    """``module:function``, the way the command line names it, with what is bound; a script has its file's name."""
     inner = layers(function)[-1]
-    return f"{_owner(inner)}:{inner.__qualname__}"
+    bound = [one for one in layers(function) if isinstance(one, functools.partial)]
+    words = [_short(value) for one in bound for value in one.args]
+    words += [f"{key}={_short(value)}" for one in bound for key, value in one.keywords.items()]
+    return f"{_owner(inner)}:{inner.__qualname__}" + (f"({', '.join(words)})" if words else "")
+
+
+def _short(value: object) -> str:
+    """A bound argument for people."""
+    return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else f"<{type(value).__name__}>"
 
 
 def _owner(function: types.FunctionType) -> str:
@@ -153,7 +161,7 @@ def _texts(name: str, function: types.FunctionType) -> _Texts:
     path = inspect.getsourcefile(function)
     texts = _Texts({}, {})
     if path is None or not Path(path).is_file():
-        texts.sources[label(function)] = _typed_in(name, function)
+        texts.sources[_owner(function)] = _typed_in(name, function)
         return texts
     module = sys.modules.get(function.__module__)
     package = getattr(module, "__package__", None) or ""

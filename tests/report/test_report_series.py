@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import report_sample as sample
-from scipy import special
+from scipy import special, stats
 
 from coalmine import bounds
 from coalmine.curves import EpsilonDeltaCurve
@@ -62,6 +62,22 @@ def test_the_band_holds_the_whole_true_curve():
         after = np.append(truth[1:], truth[-1])
         outside += bool((low > after + 1e-12).any() or (high < truth - 1e-12).any())
     assert outside <= 60
+
+
+@pytest.mark.parametrize("trials", [8, 100, 5000])
+@pytest.mark.parametrize("level", [0.05, 0.005, 1e-4])
+def test_the_width_covers_the_exact_law_of_kolmogorov_and_smirnov(trials, level):
+    exact = stats.kstwo.ppf(1.0 - level, trials)
+    assert exact <= series.band_width(trials, level=level) <= 1.25 * exact
+
+
+def test_the_band_is_the_line_shifted_by_both_widths():
+    scores = Scores(np.arange(1000.0), np.arange(1000.0) + 500.0)
+    wide = series.band_width(1000, level=0.005)
+    row = series.trade_off(scores, confidence=0.99)[60]  # true line: miss = 1/2 − alarm up to alarm = 1/2
+    assert row["miss"] == pytest.approx(0.2, abs=2e-3)
+    assert row["high"] == pytest.approx(0.2 + 2 * wide, abs=2e-3)
+    assert row["low"] == pytest.approx(0.2 - 2 * wide - 1 / 200, abs=2e-3)
 
 
 def test_the_band_is_no_wider_than_it_must_be():

@@ -64,6 +64,15 @@ def error_rates(scores: Scores) -> tuple[NDArray[np.float64], NDArray[np.float64
     return false_positive, false_negative
 
 
+def band_width(trials: int, *, level: float) -> float:
+    """√(ln(2/level)/(2n)): how far the empirical distribution function may be off anywhere, but for ``level``.
+
+    >>> round(band_width(1000, level=0.05), 6)
+    0.042947
+    """
+    return math.sqrt(math.log(2.0 / level) / (2.0 * trials))
+
+
 def trade_off(scores: Scores, *, confidence: float) -> list[Row]:
     """The empirical trade-off curve on a grid of false-positive rates, with a band that holds for the whole curve.
 
@@ -76,7 +85,7 @@ def trade_off(scores: Scores, *, confidence: float) -> list[Row]:
     True
     """
     share = (1.0 - confidence) / 2.0
-    wide0, wide1 = (math.sqrt(math.log(2.0 / share) / (2.0 * world.size)) for world in (scores.world0, scores.world1))
+    wide0, wide1 = (band_width(world.size, level=share) for world in (scores.world0, scores.world1))
     alarm, miss = error_rates(scores)  # alarm rises, miss falls
 
     def smallest_miss(limit: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ _TILE_BYTES = 2**19
 """Inputs of one tile: about half of a core's second-level cache."""
 _SMALL = 4096
 """Up to this many parameters, a canary's gradient is added for the whole stack at once."""
+_MANY = 256
 _CHECKS = 16
 """How often in a training the models are checked for numbers that are not finite."""
 
@@ -66,16 +68,17 @@ def initial_parameters(
     if start.fixed:
         generator = seeds.generator(f"fixed start {start.seed}", purpose="initialisation", trial=0)
         return np.repeat(networks.glorot(network, scale=1.0, generator=generator)[None], len(trials), axis=0)
-    return np.stack(
-        [
-            networks.glorot(
-                network,
-                scale=start.scale,
-                generator=seeds.generator(fingerprint, purpose="initialisation", trial=trial),
-            )
-            for trial in trials
-        ]
-    )
+    scale = start.scale
+
+    def draw(trial: int) -> NDArray[np.float64]:
+        generator = seeds.generator(fingerprint, purpose="initialisation", trial=trial)
+        return networks.glorot(network, scale=scale, generator=generator)
+
+    if len(trials) < _MANY:
+        return np.stack([draw(trial) for trial in trials])
+    # A GPU takes thousands of starts at once; NumPy draws without the interpreter's lock, so threads help.
+    with ThreadPoolExecutor() as threads:
+        return np.stack(list(threads.map(draw, trials)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,11 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
     with store.keeping(name), _pool(task, workers) as pool:
         flying: dict[Future[list[BlockResult]], tuple[int, ...]] = {}
         group = _Group(task.device.partition(":")[0])
-        while waiting or flying:
+        alone: list[int] = []  # blocks of a group that failed: one of them may be to blame for all
+        while waiting or flying or alone:
+            while alone and len(flying) < pool.width:
+                block = alone.pop(0)
+                flying[pool.submit((block,))] = (block,)
             while waiting and len(flying) < pool.width:
                 taken = store.claim(name, waiting, limit=group.size)
                 if not taken:
@@ -66,16 +70,18 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
                     results = future.result()
                 except (GameStoppedError, BrokenProcessPool) as error:
                     stopped = stopped or _stop(task, error)
-                    waiting = []
+                    waiting, alone = [], []
                     for block in taken:
                         store.fail(name, block, str(stopped))
                     continue
                 except (InvalidInputError, UnsupportedError):
                     raise  # what is asked for is wrong, and would be for every block
                 except _TROUBLE as error:
-                    for block in taken:
-                        failed[block] = f"{type(error).__name__}: {error}"
-                        store.fail(name, block, failed[block])
+                    if len(taken) > 1:
+                        alone += taken
+                        continue
+                    failed[taken[0]] = f"{type(error).__name__}: {error}"
+                    store.fail(name, taken[0], failed[taken[0]])
                     continue
                 group.learn(results)
                 store.put_many(name, dict(zip(taken, results, strict=True)))

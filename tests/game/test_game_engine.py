@@ -1,0 +1,204 @@
+"""Blocks, and the engine that plays them: claims, failures, workers, another process on the same store."""
+
+import dataclasses
+import os
+import time
+
+import numpy as np
+import pytest
+
+from coalmine.errors import InvalidInputError
+from coalmine.game import BLOCK_SIZE, BuiltInTask, GameStoppedError, blocks_for, trials_of, worlds_of
+from coalmine.game.engines import local
+from coalmine.store import BlockResult, Store
+from coalmine.training import Dataset, ExampleCanary, LogisticRegression, Neighbours, TrainingConfig
+
+NAME = "ab" * 16
+
+
+def result_of(block, *, scale=1.0):
+    trials = trials_of(block)
+    return BlockResult(trial=trials, world=worlds_of(trials), score=scale * trials, elapsed=0.01, device="cpu test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting:
+    """A task without training: the score is the trial's number; some blocks raise."""
+
+    errors: tuple = ()
+    fingerprint: str = NAME
+    device: str = "cpu"
+    separate: bool = False
+
+    def play(self, blocks):
+        for block in blocks:
+            for which, error in self.errors:
+                if block == which:
+                    raise error
+        return [result_of(block) for block in blocks]
+
+    def post_mortem(self):
+        return None
+
+
+class Dying(Counting):
+    """A task whose process ends without a word."""
+
+    def play(self, blocks):
+        os._exit(3)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "game.db") as opened:
+        opened.register(NAME, {})
+        yield opened
+
+
+def play(task, store, *, trials=64, workers=1):
+    seen = []
+    local.run(
+        task, blocks=blocks_for(trials, done=store.done(NAME)), store=store, workers=workers, on_block=seen.append
+    )
+    return seen
+
+
+def test_blocks_and_worlds_follow_from_the_number_alone():
+    assert blocks_for(2) == (0,)
+    assert blocks_for(4 * BLOCK_SIZE + 1, done={0, 2}) == (1, 3, 4)
+    assert trials_of(3).tolist() == list(range(3 * BLOCK_SIZE, 4 * BLOCK_SIZE))
+    assert worlds_of(trials_of(0)).sum() * 2 == BLOCK_SIZE
+    with pytest.raises(InvalidInputError, match="trials = 1"):
+        blocks_for(1)
+    with pytest.raises(InvalidInputError, match="block = -1"):
+        trials_of(-1)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_block_is_stored_once_and_told_once(store, workers):
+    seen = play(Counting(), store, trials=200, workers=workers)
+    assert store.done(NAME) == set(range(13))
+    assert sorted(int(one.trial[0]) for one in seen) == [16 * block for block in range(13)]
+    np.testing.assert_array_equal(store.scores(NAME).score, np.arange(208.0))
+    assert play(Counting(), store, trials=200, workers=workers) == []
+
+
+def test_a_block_that_fails_is_reported_and_tried_again(store):
+    broken = Counting(errors=((2, RuntimeError("out of luck")),))
+    with pytest.raises(local.BlocksFailedError, match="1 of 4 blocks.*block 2: RuntimeError: out of luck"):
+        play(broken, store)
+    assert store.done(NAME) == {0, 1, 3}
+    assert [one.reason for one in store.failures(NAME)] == ["RuntimeError: out of luck"]
+    play(Counting(), store)
+    assert store.done(NAME) == {0, 1, 2, 3}
+    assert store.failures(NAME) == ()
+
+
+def test_wrong_input_stops_at_once_in_its_own_words(store):
+    wrong = Counting(errors=((0, InvalidInputError("device = 'cuda' is not allowed: expected 'cpu'")),))
+    with pytest.raises(InvalidInputError, match="^device = 'cuda' is not allowed"):
+        play(wrong, store)
+    assert store.done(NAME) == set()
+    with Store.open(store.path) as another:  # the claim is given up
+        assert another.claim(NAME, [0]) == (0,)
+
+
+def test_a_task_may_stop_the_game_and_what_is_stored_stays(store):
+    with pytest.raises(GameStoppedError, match="enough"):
+        play(Counting(errors=((2, GameStoppedError("enough")),)), store)
+    assert 0 in store.done(NAME)
+    assert 2 not in store.done(NAME)
+
+
+def test_a_bug_is_not_hidden(store):
+    with pytest.raises(AssertionError):
+        play(Counting(errors=((0, AssertionError("a bug")),)), store)
+
+
+def test_a_worker_that_dies_is_reported(store):
+    with pytest.raises(local.WorkersDiedError, match="ended without a word.*running the same audit again"):
+        play(Dying(), store, workers=2)
+    assert store.done(NAME) == set()
+
+
+def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
+    """Another one holds block 1 and finishes it a little later; block 2 it drops, so it is played here."""
+    monkeypatch.setattr(local, "_POLL_SECONDS", 0.01)
+    with Store.open(store.path) as other:
+        assert other.claim(NAME, [1, 2], limit=2) == (1, 2)
+        polls = []
+
+        def sleep(seconds):
+            polls.append(seconds)
+            if len(polls) == 2:
+                other.put(NAME, 1, result_of(1))
+            if len(polls) == 4:
+                other.release(NAME)
+
+        monkeypatch.setattr(local, "time", type("Clock", (), {"sleep": staticmethod(sleep), "time": time.time}))
+        seen = play(Counting(), store)
+    assert len(polls) >= 4
+    assert store.done(NAME) == {0, 1, 2, 3}
+    assert sorted(int(one.trial[0]) for one in seen) == [0, 16, 32, 48]
+    told = next(one for one in seen if one.trial[0] == 16)
+    np.testing.assert_array_equal(told.score, np.arange(16.0, 32.0))
+
+
+def test_groups_grow_to_a_couple_of_seconds():
+    group = local._Group("cpu")
+    assert group.size == 1
+    group.learn([result_of(0)])
+    assert group.size == 64  # 0.01 s a block: capped
+    group.learn([BlockResult(trial=[0], world=[0], score=[0.0], elapsed=0.5, device="cpu")])
+    assert group.size == 4
+    group.learn([BlockResult(trial=[0], world=[0], score=[0.0], elapsed=60.0, device="cpu")])
+    assert group.size == 1
+
+
+def built_in(**changes):
+    rng = np.random.default_rng(0)
+    base = Dataset(rng.normal(size=(30, 4)), rng.integers(0, 2, size=30))
+    settings = {
+        "fingerprint": NAME,
+        "network": LogisticRegression(4, classes=2),
+        "neighbours": Neighbours(base, canary=ExampleCanary([1.0, 1.0, 1.0, 1.0], 1)),
+        "training": TrainingConfig(steps=3, clip=1.0, noise_multiplier=1.0, learning_rate=0.5, sample_rate=0.3),
+        "distinguisher": SumOfLogits(),
+    }
+    return BuiltInTask(**{**settings, **changes})
+
+
+class SumOfLogits:
+    view = "black_box"
+
+    def start(self, trials):
+        pass
+
+    def observe(self, iterate):
+        raise AssertionError("never shown under a black box")
+
+    def finish(self, models):
+        return models.logits(np.ones((1, 4)))[:, 0, 1]
+
+
+def test_a_block_does_not_depend_on_its_company():
+    task = built_in()
+    together = task.play([0, 1, 2])
+    for block, one in enumerate(together):
+        alone = task.play([block])[0]
+        np.testing.assert_array_equal(alone.score, one.score)
+        np.testing.assert_array_equal(alone.trial, one.trial)
+        np.testing.assert_array_equal(alone.world, one.world)
+
+
+def test_accuracy_is_kept_beside_the_score_and_does_not_change_it():
+    test = Dataset(np.random.default_rng(1).normal(size=(50, 4)), np.zeros(50, dtype=int))
+    plain, examined = built_in().play([0])[0], built_in(test=test).play([0])[0]
+    np.testing.assert_array_equal(plain.score, examined.score)
+    assert plain.columns == {}
+    accuracy = examined.columns["accuracy"]
+    np.testing.assert_allclose(accuracy * 50, np.round(accuracy * 50), atol=1e-9)
+    assert len(set(accuracy)) > 1
+    # Labels the other way round: what was right is wrong.
+    opposite = built_in(test=Dataset(test.x, 1 - test.y)).play([0])[0].columns["accuracy"]
+    np.testing.assert_allclose(accuracy + opposite, 1.0)

@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from coalmine import _validate
 from coalmine.curves import EpsilonDeltaCurve
@@ -61,6 +61,8 @@ def bayesian(
     >>> [round(x, 2) for x in bayesian(counts, delta=0.0).interval]
     [1.42, 1.81]
     """
+    from scipy import optimize  # only here: it takes longer to load than all the rest
+
     _validate.instance("counts", counts, Counts)
     delta = _validate.half_open_unit("delta", delta)
     half = (1.0 - _validate.open_unit("credibility", credibility)) / 2.0

@@ -176,7 +176,23 @@ class EpsilonDelta:
 
     def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
         """See :class:`Family`."""
-        return _rank_of_row_minima(self.critical(alpha, beta), rank)
+        if self.copies == 1 or self.delta == 0.0:
+            return _rank_of_row_minima(self.critical(alpha, beta), rank)
+        # Solving for ε in every entry is slow; asking the curve whether an entry lies below a given ε is not. With
+        # δ = 0 every critical ε is at least as large, so that the search has an upper end.
+        high = EpsilonDelta(delta=0.0, copies=self.copies).rank_of_row_minima(alpha, beta, rank)
+        low, below = 0.0, 0
+        while high - low > 1e-12 * high:
+            middle = 0.5 * (low + high)
+            reached = (beta >= self.curve(middle)(alpha)).any(axis=1)
+            count = below + int(reached.sum())
+            if count > rank:
+                high, keep = middle, reached
+            else:
+                low, below, keep = middle, count, ~reached
+            if not keep.all():
+                alpha, beta = alpha[keep], beta[keep]
+        return low
 
     def search(self, holds: Callable[[float], bool]) -> float:
         """See :class:`Family`."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from coalmine import _validate
 from coalmine.bounds._rates import upper_limit
@@ -125,7 +125,7 @@ def plan(
             if mu is None:
                 return top(n) > claim
             # Guess every canary; each guess is right with probability Φ(μ/2); count on the (1 − power) quantile.
-            correct = int(stats.binom.ppf(1.0 - power, n, special.ndtr(mu / 2.0)))
+            correct = int(special.bdtrik(1.0 - power, n, special.ndtr(mu / 2.0)))
             return _one_run(method, n, correct, delta=delta, confidence=confidence) > claim
 
     trials = _least(enough, most, exact=mu is None)

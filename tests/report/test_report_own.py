@@ -1,5 +1,6 @@
 """The report of a user's own training: what is tested is a claim, and is never called a guarantee."""
 
+import html
 import tomllib
 
 import numpy as np
@@ -82,11 +83,19 @@ def test_a_claimed_mechanism_is_drawn_with_its_own_curve(folder):
     ((kind, curve),) = series.promised_curves(result, result.adversaries[0])
     assert kind == "claim"
     assert curve([0.05])[0] == pytest.approx(0.9185, abs=2e-3)  # Φ(Φ⁻¹(0.95) − 1/4)
-    assert result.adversaries[0].bound.method == "dpsgd"
-    assert series.assumes_nothing(result.adversaries[0]).method == "clopper_pearson"
     text = report.page(result)
-    assert "with nothing assumed about the algorithm" in text
     assert "If it is DP-SGD and only its noise is unknown" in text
+    assert "--claim-dpsgd 1.0,4.0,1 --trials 64" in text
+
+
+def test_a_claimed_mechanism_that_is_refuted_by_its_curve(folder):
+    result = play(folder, leaky, claim_dpsgd=DpSgd(sample_rate=1.0, noise_multiplier=0.5, steps=1))
+    assert result.verdict == "refuted"
+    assert result.strongest.bound.epsilon < result.claim  # so the sentence must not say that ε alone contradicts it
+    text = report.page(result).replace("\u00a0", " ")
+    assert f"Refuted: {html.escape(result.refutation)} (at 99% confidence)." in text
+    assert "is refuted by the errors of the attack" in text
+    assert "although no more than" not in text
 
 
 def test_the_command_needs_no_code_of_the_user(folder, monkeypatch):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from decimal import Decimal
 
 import pytest
@@ -22,10 +23,9 @@ def test_rounding_goes_to_the_safe_side(value, digits):
 
 @given(st.floats(1e-300, 0.5))
 def test_small_probabilities_are_rounded_up(value):
-    text = words.small_up(value)
-    digits = text.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
-    mantissa, dot, power = digits.rpartition("10") if "⁻" in text else (text, "", "0")
-    shown = Decimal(mantissa.rstrip("·") or 1).scaleb(int(power)) if dot else Decimal(mantissa)
+    text = words.small_up(value).translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    power = re.fullmatch(r"(?:([0-9.]+)·)?10(-[0-9]+)", text)
+    shown = Decimal(power[1] or 1).scaleb(int(power[2])) if power else Decimal(text)
     assert Decimal(value) <= shown * (1 + Decimal("1e-15"))
     assert shown <= Decimal(value) * Decimal("1.11")
 
@@ -98,6 +98,7 @@ def test_table_keeps_estimates_apart_from_bounds():
     for row, record in zip(table.rows, table.records, strict=True):
         assert ("≥" in row[2]) == (record["kind"] == "lower_bound")
         assert ("proves nothing" in row[3]) == (record["kind"] == "estimate")
+        assert ("only if" in row[3]) == (record["method"] == "gdp")
     assert sum(record["counts_for_verdict"] for record in table.records) == 2
     assert str(table).splitlines()[0].startswith("adversary")
 

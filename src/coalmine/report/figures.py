@@ -363,7 +363,9 @@ def _overview_title(result: AuditResult) -> str:
     """What the overview shows, in a sentence."""
     proved = f"At least {words.down(result.strongest.bound.epsilon)} is proved"
     own = subject.is_own(result)
-    if result.verdict == "refuted":
+    if result.refutation:
+        known = f"{proved}; the claim of {words.up(result.claim)} is refuted by the errors of the attack"
+    elif result.verdict == "refuted":
         promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
         known = f"{proved}, although no more than {words.up(result.claim)} is {promised}"
     elif _promises(result):
@@ -375,6 +377,8 @@ def _overview_title(result: AuditResult) -> str:
 
 def _reading(result: AuditResult) -> str:
     """How the bars of the overview stand to each other."""
+    if result.refutation:
+        return "The claim is refuted by its whole trade-off curve, which says more than its ε."
     if result.verdict == "refuted":
         return f"Here the longest blue bar goes beyond {words.claim(result)}: that is false."
     if not _promises(result):

@@ -111,19 +111,21 @@ def _repeat(result: AuditResult) -> list[dict[str, Any]]:
         ]
     settings: Any = result.config
     steps = []
-    if settings.worlds and settings.audit.claim_epsilon:
+    if settings.worlds:
         steps.append({"text": "With the same code, run", "code": _command(settings)})
     return [*steps, {"text": "The settings, for Python's audit_function:", "code": toml(tree)}]
 
 
 def _command(settings: Any) -> str:
     """The command that audits a user's own training."""
-    question = settings.audit
+    question, claimed = settings.audit, settings.mechanism
     given = [
         ("--train", settings.train),
         ("--score", settings.score),
         ("--worlds", settings.worlds),
-        ("--claim-epsilon", repr(question.claim_epsilon)),
+        ("--claim-dpsgd", f"{claimed.sample_rate!r},{claimed.noise_multiplier!r},{claimed.steps}")
+        if claimed
+        else ("--claim-epsilon", repr(question.claim_epsilon)),
         ("--trials", str(question.trials)),
         *(("--set", f"audit.{name}={getattr(question, name)!r}") for name in ("delta", "confidence", "seed")),
     ]
@@ -132,24 +134,21 @@ def _command(settings: Any) -> str:
 
 def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
     """What each method made of one adversary's scores."""
-    rows = []
-    for found in (one.bound, *one.others):
-        proved = isinstance(found, LowerBound)
-        rows.append(
-            {
-                "counts": found is one.bound,
-                "method": words.method(found),
-                "epsilon": words.epsilon(found),
-                "kind": "proved" if proved else "estimate: proves nothing",
-                "confidence": words.confidence(found.confidence) if isinstance(found, LowerBound) else "none",
-                "ceiling": words.down(found.ceiling)
-                if isinstance(found, LowerBound) and found.ceiling is not None
-                else "none",
-                "relation": words.RELATIONS[found.relation],
-                "assumptions": list(found.assumptions),
-            }
-        )
-    return rows
+    return [
+        {
+            "counts": found is one.bound,
+            "method": words.method(found),
+            "epsilon": words.epsilon(found),
+            "kind": words.kind(found),
+            "confidence": words.confidence(found.confidence) if isinstance(found, LowerBound) else "none",
+            "ceiling": words.down(found.ceiling)
+            if isinstance(found, LowerBound) and found.ceiling is not None
+            else "none",
+            "relation": words.RELATIONS[found.relation],
+            "assumptions": list(found.assumptions),
+        }
+        for found in (one.bound, *one.others)
+    ]
 
 
 def _theory(result: AuditResult) -> list[dict[str, Any]]:

@@ -49,7 +49,7 @@ def methods(result: AuditResult) -> Table:
                     one.label,
                     words.method(found),
                     words.epsilon(found),
-                    "proved" if isinstance(found, LowerBound) else "estimate, proves nothing",
+                    words.kind(found),
                     words.confidence(found.confidence) if isinstance(found, LowerBound) else _interval(found),
                     words.down(found.ceiling) if isinstance(found, LowerBound) and found.ceiling is not None else "–",
                     words.RELATIONS[found.relation],

@@ -138,6 +138,13 @@ def method(found: LowerBound | Estimate) -> str:
     return f"{words}; {RULES.get(name, rest)}" if rest else words
 
 
+def kind(found: LowerBound | Estimate) -> str:
+    """What the number is worth."""
+    if isinstance(found, Estimate):
+        return "estimate: proves nothing"
+    return "proved" if found.method in ("clopper_pearson", "anytime") else "proved only if its assumption holds"
+
+
 def relation(value: Relation, copies: int) -> str:
     """How the two worlds differ.
 

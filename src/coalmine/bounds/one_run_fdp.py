@@ -23,7 +23,7 @@ from coalmine.records import LowerBound, OneRunScores, Relation
 Array = NDArray[np.float64]
 
 FAMILIES = ("gdp", "epsilon_delta")
-_PER_ROUND = 33
+_PER_ROUND = 129
 
 
 def refutes(guesses: Guesses, curve: TradeOff, *, level: float) -> bool:
@@ -75,14 +75,14 @@ class _Inverse:
 
 @functools.lru_cache(maxsize=4096)
 def _largest_refuted(guesses: Guesses, *, family: str, delta: float, level: float) -> float:
-    """The largest θ of the family that is refuted, by rounds of 33 at once; what is returned was itself refuted."""
+    """The largest θ of the family that is refuted, by rounds of 129 at once; what is returned was itself refuted."""
 
     def refuted(thetas: Array) -> NDArray[np.bool_]:
         return _refuted(guesses, level, _Inverse(family, delta, thetas), thetas.size)
 
     grid = np.concatenate([[0.0], 2.0 ** np.arange(-10.0, 8.0)])
     low = 0.0
-    for _ in range(6):
+    for _ in range(4):
         answers = refuted(grid)
         if not answers[0]:
             return low

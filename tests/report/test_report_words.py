@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coalmine.identifiability import belief
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
-from coalmine.report import tables, words
+from coalmine.report import words
 
 
 @given(st.floats(0.0, 1e6), st.integers(0, 4))
@@ -105,7 +105,7 @@ def test_table_keeps_estimates_apart_from_bounds():
 
 def test_notebook_table_is_escaped():
     one = sample.adversary("<b>&", trials=20)
-    html = tables.summary(sample.result(one))._repr_html_()
+    html = sample.result(one).table()._repr_html_()
     assert "&lt;b&gt;&amp;" in html
     assert "<b>" not in html
 

@@ -73,37 +73,6 @@ def methods(result: AuditResult) -> Table:
     return Table(columns, tuple(rows), tuple(records))
 
 
-def summary(result: AuditResult) -> Table:
-    """One row for each adversary, theory beside evidence."""
-    rows, records = [], []
-    for one in result.adversaries:
-        found = gaussian(one)
-        rows.append(
-            (
-                one.label,
-                one.view.value.replace("_", " "),
-                str(sum(one.bound.trials)),
-                words.epsilon(one.bound),
-                words.epsilon(found) if found else "–",
-                words.epsilon(result.heuristic) if result.heuristic else "–",
-                words.epsilon(result.guarantee),
-            )
-        )
-        records.append(
-            {
-                "adversary": one.label,
-                "view": one.view.value,
-                "trials": sum(one.bound.trials),
-                "proved": one.bound.epsilon,
-                "proved_if_gaussian": found.epsilon if found else None,
-                "heuristic": result.heuristic.epsilon if result.heuristic else None,
-                "guarantee": result.guarantee.epsilon,
-            }
-        )
-    columns = ("adversary", "sees", "trials", "proved", "if Gaussian", "heuristic", "guarantee")
-    return Table(columns, tuple(rows), tuple(records))
-
-
 def gaussian(one: AdversaryResult) -> LowerBound | None:
     """The bound under a Gaussian curve for the same neighbours as the bound that counts, where there is one."""
     found = (other for other in one.others if isinstance(other, LowerBound) and other.method == "gdp")

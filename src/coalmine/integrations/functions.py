@@ -13,7 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from coalmine import _validate, audit
+from coalmine import _validate, audit, bounds
 from coalmine.config import AuditSection, Execution, FunctionConfig
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, blocks_for
@@ -22,7 +22,7 @@ from coalmine.integrations import identity
 from coalmine.integrations.stored import NAME, stored_result
 from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
 from coalmine.integrations.worlds import GivenWorlds, Worlds
-from coalmine.records import DpSgd
+from coalmine.records import DpSgd, Scores
 from coalmine.results import AuditResult
 from coalmine.store import Store
 
@@ -59,6 +59,8 @@ def audit_function(
     """
     given = _claim(claim_epsilon, claim_dpsgd)
     section = _section(delta=delta, confidence=confidence, trials=trials, seed=seed, claim=claim_epsilon)
+    # Found out now, not after the training: a confidence that the bound cannot reach.
+    bounds.lower_bound(Scores([0.0, 0.0], [1.0, 1.0]), delta=delta, confidence=confidence)
     limit = None if timeout is None else _validate.positive("timeout", timeout)
     count = Execution(workers=workers).worker_count
     for name, function in (("train", train), ("score", score)):

@@ -145,15 +145,15 @@ def _prove(settings: FunctionConfig, scores: Scores, claim: Guarantee) -> _Evide
         relation=relation,
         copies=settings.copies,
     )
-    found = by_curve.details["noise_multiplier"]
     refuted = by_curve.epsilon > claim.epsilon
+    words = f"sampling rate {claimed.sample_rate:g}, {claimed.steps} step{'s' * (claimed.steps > 1)}"
+    least = math.ceil(by_curve.details["noise_multiplier"] * 1000.0) / 1000.0 if refuted else math.nan
     return _Evidence(
         bound=first,
         others=(*others, by_curve),
         refuted=refuted,
-        refutation=f"this cannot be DP-SGD with sampling rate {claimed.sample_rate:g}, {claimed.steps} steps and noise "
-        f"multiplier {claimed.noise_multiplier:g}; with that rate and these steps, the noise multiplier is below "
-        f"{math.ceil(found * 1000.0) / 1000.0:g}"
+        refutation=f"this cannot be DP-SGD with {words} and noise multiplier {claimed.noise_multiplier:g}; at that "
+        f"rate and length the noise multiplier is below {least:g}"
         if refuted
         else "",
     )

@@ -1,0 +1,58 @@
+"""The examples run as they stand in the documentation, and give the verdict that they promise.
+
+Seeds are fixed (see ``fixed_seeds``): every verdict here is the same on every run.
+"""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+from coalmine.cli import main
+from coalmine.integrations import identity
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds(monkeypatch, tmp_path):
+    """A trial's seed depends on the text of the functions and on versions; here on the names alone."""
+    monkeypatch.setattr(identity, "function_identity", lambda name, function: {"function": identity.label(function)})
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+
+
+def test_own_training_as_a_script(capsys, monkeypatch):
+    space = runpy.run_path(str(EXAMPLES / "own_training.py"))
+    result = space["coalmine"].audit_function(
+        space["train"], space["score"], worlds=space["worlds"], claim_epsilon=4.5, trials=400, store="trials.db"
+    )
+    assert result.verdict == "consistent"
+    assert 0.3 < result.strongest.bound.epsilon < 4.5
+
+
+def test_the_example_fits_into_ten_lines():
+    text = (EXAMPLES / "own_training.py").read_text()
+    code = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", '"""'))]
+    assert len(code) <= 16  # imports included
+
+
+@pytest.mark.parametrize(("train", "code"), [("train", 0), ("train_with_half_the_noise", 1)])
+def test_opacus_with_right_and_with_half_the_noise(capsys, train, code):
+    pytest.importorskip("opacus")
+    arguments = ["--train", f"opacus_training:{train}", "--score", "opacus_training:score", "--workers", "1"]
+    found = main(["audit", *arguments, "--claim-dpsgd", "0.5,1.0,4", "--trials", "320", "--store", "trials.db"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert found == code
+    assert ("REFUTED: this cannot be DP-SGD" in shown) == bool(code)
+
+
+def test_the_opacus_example_says_which_dpsgd_it_was():
+    pytest.importorskip("opacus")
+    import opacus_training
+
+    worlds = opacus_training.worlds()
+    for dataset in (worlds.world0, worlds.world1):
+        _, mechanism = opacus_training.fit(dataset, seed=1, noise_multiplier=1.0)
+        assert (mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps) == (0.5, 1.0, 4)

@@ -1,0 +1,90 @@
+"""Trainers with one bug each, and the verdict that is expected of us; the right trainer under the same attack passes.
+
+Seeds are fixed (see ``fixed_seeds``): every verdict here is the same on every run.
+"""
+
+import functools
+
+import broken_trainers as broken
+import pytest
+
+from coalmine import audit_function
+from coalmine.integrations import identity
+from coalmine.records import DpSgd, Relation
+
+ONE_STEP = {"sigma": 1.0}
+HALF = {"sigma": 1.0, "steps": 4, "rate": 0.5}
+RARE = {"sigma": 0.6, "steps": 20, "rate": 0.05}
+
+
+@pytest.fixture(autouse=True)
+def fixed_seeds(monkeypatch):
+    """A trial's seed depends on the text of the functions and on versions; here on the names alone."""
+    monkeypatch.setattr(identity, "function_identity", lambda name, function: {"function": identity.label(function)})
+
+
+def play(tmp_path, *, bug, settings, worlds, score, claim=None, trials=300):
+    claim = claim or DpSgd(
+        sample_rate=settings.get("rate", 1.0), noise_multiplier=settings["sigma"], steps=settings.get("steps", 1)
+    )
+    train = functools.partial(broken.train, bug=bug, **settings)
+    return audit_function(
+        train, score, worlds=worlds, claim_dpsgd=claim, trials=trials, confidence=0.999, store=tmp_path / "trials.db"
+    )
+
+
+@pytest.mark.parametrize(
+    ("bug", "settings", "worlds", "score"),
+    [
+        ("no noise", ONE_STEP, broken.flat_worlds, broken.mean_score),
+        ("half the noise", ONE_STEP, broken.flat_worlds, broken.mean_score),
+        ("noise before clipping", ONE_STEP, broken.lone_worlds, broken.mean_score),
+        ("clipping disabled", ONE_STEP, broken.flat_worlds, broken.mean_score),
+        ("noise on the last layer only", ONE_STEP, broken.flat_worlds, broken.mean_score),
+        ("realised batch as the divisor", ONE_STEP, broken.wide_worlds, broken.size_score),
+        ("NaN from the canary", ONE_STEP, broken.flat_worlds, broken.nan_score),
+        ("two batches for one noise", ONE_STEP, broken.flat_worlds, broken.mean_score),
+        ("fixed batches", RARE, broken.many_worlds, broken.first_step_score),
+        ("the same noise every step", HALF, broken.flat_worlds, broken.spread_score),
+    ],
+)
+def test_the_bug_is_refuted(tmp_path, bug, settings, worlds, score):
+    result = play(tmp_path, bug=bug, settings=settings, worlds=worlds, score=score)
+    assert result.verdict == "refuted"
+    assert result.refutation
+    print(f"{bug}: claim {result.claim:.2f}, ε ≥ {result.strongest.bound.epsilon:.2f}; {result.refutation}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "worlds", "score"),
+    [
+        (ONE_STEP, broken.flat_worlds, broken.mean_score),
+        (ONE_STEP, broken.lone_worlds, broken.mean_score),
+        (ONE_STEP, broken.wide_worlds, broken.size_score),
+        (HALF, broken.flat_worlds, broken.spread_score),
+    ],
+)
+def test_the_right_trainer_is_consistent(tmp_path, settings, worlds, score):
+    result = play(tmp_path, bug="", settings=settings, worlds=worlds, score=score)
+    assert result.verdict == "consistent"
+    assert not result.refutation
+
+
+def test_sensitivity_under_replacement_accounted_as_that_of_addition(tmp_path):
+    # Noise σ = 1 on a sum that a replaced row moves by 2C. Who takes that for C claims what noise 2σ would give.
+    right = DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1, relation=Relation.REPLACE)
+    audited = {"bug": "", "settings": ONE_STEP, "worlds": broken.replaced_worlds, "score": broken.mean_score}
+    wrong = play(tmp_path, **audited, claim=right.with_noise(2.0))
+    assert wrong.verdict == "refuted"
+    assert wrong.strongest.bound.relation is Relation.REPLACE
+    assert play(tmp_path, **audited, claim=right).verdict == "consistent"
+
+
+def test_an_epsilon_alone_is_refuted_too(tmp_path):
+    train = functools.partial(broken.train, sigma=1.0, bug="no noise")
+    result = audit_function(
+        train, broken.mean_score, worlds=broken.flat_worlds, claim_epsilon=3.0, trials=300, store=tmp_path / "trials.db"
+    )
+    assert result.verdict == "refuted"
+    assert result.strongest.bound.epsilon > 3.0
+    assert any("same score" in note for note in result.strongest.notes)

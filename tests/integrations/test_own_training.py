@@ -1,0 +1,255 @@
+"""A user's own training plays the same game: verdicts, seeds, reuse, failures, worker processes."""
+
+import functools
+import random
+
+import numpy as np
+import own_functions as own
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from coalmine import Worlds, audit_function, neighbours
+from coalmine.errors import InvalidInputError
+from coalmine.game import GameStoppedError
+from coalmine.game.engines.local import WorkersDiedError
+from coalmine.integrations import identity, stored_result
+from coalmine.integrations.task import seed_of
+from coalmine.records import DpSgd, Relation
+from coalmine.store import Store
+
+
+def play(tmp_path, train=own.train, score=own.score, *, worlds=own.worlds, trials=64, **options):
+    options = {"claim_epsilon": 1.0, "store": tmp_path / "trials.db", **options}
+    return audit_function(train, score, worlds=worlds, trials=trials, **options)
+
+
+def stored(tmp_path, result=None):
+    with Store.open(tmp_path / "trials.db") as store:
+        runs = store.runs()
+        return [(run.trials, run.failed_trials) for run in runs], [store.failures(run.fingerprint) for run in runs]
+
+
+def test_a_leaky_training_is_refuted_and_its_result_is_whole(tmp_path):
+    result = play(tmp_path)  # shift 1, noise 0.1: the worlds are always told apart
+    assert result.verdict == "refuted"
+    assert result.guarantee.analysis == "claimed by the user"
+    assert (result.claim, result.heuristic) == (1.0, None)
+    only = result.strongest
+    assert sum(only.bound.trials) == 64
+    assert only.bound.epsilon > 1.0
+    assert result.to_dict()["config"]["train"] == "own_functions:train"
+    with Store.open(tmp_path / "trials.db") as store:
+        again = stored_result(store, only.fingerprint)
+    assert again.to_json() == result.to_json()
+
+
+def test_a_training_that_ignores_its_data_is_consistent(tmp_path, monkeypatch):
+    # Fixed seeds: the same verdict on every run.
+    monkeypatch.setattr(identity, "function_identity", lambda name, function: {"function": identity.label(function)})
+    result = play(tmp_path, worlds=(np.zeros(3), np.zeros(3)), claim_epsilon=0.5)
+    assert result.verdict == "consistent"
+    assert result.ceiling > 0.5
+
+
+def test_the_score_may_ask_for_the_canary(tmp_path):
+    assert play(tmp_path, score=own.score_with_canary).verdict == "refuted"
+
+
+def test_seeds_are_distinct_and_small_enough_for_every_generator():
+    seeds = [seed_of("0123abcd", trial) for trial in range(5000)]
+    assert len(set(seeds)) == 5000
+    assert min(seeds) >= 0
+    assert max(seeds) < 2**31
+    assert seed_of("0123abce", 0) != seeds[0]
+
+
+def test_trials_that_draw_from_global_generators_are_independent_and_repeatable(tmp_path):
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()  # noqa: NPY002
+    first = play(tmp_path, own.train_from_global_state, trials=32).strongest.scores
+    (tmp_path / "trials.db").unlink()
+    second = play(tmp_path, own.train_from_global_state, trials=32).strongest.scores
+    assert first.world0.tolist() == second.world0.tolist()
+    assert np.unique(np.concatenate([first.world0, first.world1])).size == 32
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_stored_trials_are_reused_and_added_to(tmp_path):
+    calls = []
+
+    class Count:
+        def begin(self, label, *, trials, copies, done):
+            calls.append(len(done))
+
+        def block(self, result):
+            calls.append("block")
+
+        def end(self):
+            pass
+
+    play(tmp_path, trials=32, watcher=Count())
+    play(tmp_path, trials=32, claim_epsilon=2.0, watcher=Count())
+    play(tmp_path, trials=48, watcher=Count())
+    assert calls == [0, "block", "block", 32, 32, "block"]
+
+
+def test_other_arguments_are_another_run(tmp_path):
+    one = play(tmp_path, trials=16)
+    two = play(tmp_path, functools.partial(own.train, sigma=0.2), trials=16)
+    three = play(tmp_path, worlds=(np.zeros(3), np.ones(4)), trials=16)
+    four = play(tmp_path, seed=1, trials=16)
+    assert len({result.strongest.fingerprint for result in (one, two, three, four)}) == 4
+    assert two.mechanism["train"] == "own_functions:train(sigma=0.2)"
+
+
+def test_workers_give_the_same_trials(tmp_path):
+    here = play(tmp_path, trials=48).strongest.scores
+    (tmp_path / "trials.db").unlink()
+    there = play(tmp_path, trials=48, workers=2).strongest.scores
+    assert here.world0.tolist() == there.world0.tolist()
+    assert here.world1.tolist() == there.world1.tolist()
+
+
+# ---- failures ---------------------------------------------------------------------------------------------------
+
+
+def test_a_training_that_raises_fails_its_trial_with_its_reason(tmp_path):
+    result = play(tmp_path, own.train_raises_sometimes)
+    failed = result.strongest.failed
+    assert 0 < failed < 64
+    lowest = min(result.strongest.scores.world0.min(), result.strongest.scores.world1.min())
+    both = np.concatenate([result.strongest.scores.world0, result.strongest.scores.world1])
+    assert (both == lowest).sum() == failed
+    [[(trials, failures)], [reasons]] = stored(tmp_path)
+    assert (trials, failures) == (64, failed)
+    assert "train raised ValueError: an unlucky seed (own_functions.py, line" in reasons[0].reason
+    assert any("unlucky" in note for note in result.strongest.notes)
+
+
+def test_nan_scores_fail_their_trials(tmp_path):
+    assert play(tmp_path, functools.partial(own.train, sigma=1.0), own.score_nan_sometimes).strongest.failed > 0
+
+
+@pytest.mark.parametrize(
+    ("train", "score", "words"),
+    [
+        (own.train_raises, own.score, r"all 16 trainings of block 0 failed \(trial 0: train raised ValueError: boom"),
+        (own.train_exits, own.score, "train raised SystemExit: 3"),
+        (own.train_runs_out_of_memory, own.score, "train raised MemoryError.*looks like the machine"),
+        (own.train_changes_its_data, own.score, "changed its data set in place"),
+        (own.train, own.score_nan, "score gave nan: expected a finite number"),
+        (own.train, own.score_two, "gave 2 numbers for trial 0: expected one number"),
+        (own.train, own.score_nothing, "gave None for trial 0: expected one number"),
+    ],
+)
+def test_what_stops_the_game_says_why_and_keeps_what_is_stored(tmp_path, train, score, words):
+    with pytest.raises(GameStoppedError, match=words):
+        play(tmp_path, train, score)
+    [counts, [reasons]] = stored(tmp_path)
+    assert counts == [(0, 0)]
+    assert reasons[0].trial is None  # the block is not done: the next run tries it again
+    assert reasons[0].reason
+
+
+def test_a_training_past_the_timeout_is_stopped_and_nothing_is_lost(tmp_path, monkeypatch):
+    flags = tmp_path / "flags"
+    flags.mkdir()
+    monkeypatch.setenv("HANG_AFTER", str(flags))
+    with pytest.raises(WorkersDiedError, match=r"training of trial \d+ took longer than 3 seconds.*own_functions.py"):
+        play(tmp_path, own.train_hangs_late, timeout=3.0)
+    [[(trials, _)], _] = stored(tmp_path)
+    assert trials >= 16
+    monkeypatch.setenv("HANG_AFTER", str(tmp_path))
+    assert sum(play(tmp_path, own.train_hangs_late, timeout=60.0).strongest.bound.trials) == 64
+
+
+def test_a_worker_that_dies_is_reported(tmp_path):
+    with pytest.raises(WorkersDiedError, match="ended without a word"):
+        play(tmp_path, own.train_kills_its_process, workers=2)
+
+
+# ---- bad input --------------------------------------------------------------------------------------------------
+
+
+def test_worlds_that_are_not_the_same_each_time(tmp_path):
+    with pytest.raises(GameStoppedError, match="gives other data each time"):
+        play(tmp_path, worlds=own.random_worlds)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"worlds": own.wrong_worlds}, "worlds gave 3 parts: expected a pair"),
+        ({"worlds": 3}, "worlds gave an object of type int"),
+        ({"worlds": (own.Opaque(), own.Opaque())}, "without a content hash"),
+        ({"train": own.train_without_seed}, r"cannot be called as train\(dataset, seed\)"),
+        ({"score": own.score_with_three}, r"cannot be called as score\(model\) or score\(model, canary\)"),
+        ({"train": 3}, "train = 3 is not allowed: expected a function"),
+        ({"train": lambda dataset, seed: 0.0, "workers": 2}, "is a lambda or a function inside a function"),
+        ({"train": lambda dataset, seed: 0.0, "timeout": 1.0}, "worker processes cannot import it"),
+        ({"timeout": -1.0}, "timeout = -1.0 is not allowed"),
+        ({"trials": 2}, "trials = 2 is not allowed"),
+        ({"delta": 0.0}, "delta = 0.0 is not allowed"),
+        ({"confidence": 1 - 1e-9}, "confidence = .* is too high"),
+        ({"claim_epsilon": None}, "claim_epsilon is missing"),
+        ({"claim_epsilon": -1.0}, "claim_epsilon = -1.0 is not allowed"),
+        ({"claim_dpsgd": DpSgd(sample_rate=1, noise_multiplier=1, steps=1)}, "not allowed beside claim_dpsgd"),
+        (
+            {
+                "claim_epsilon": None,
+                "claim_dpsgd": DpSgd(sample_rate=1, noise_multiplier=1, steps=1, relation="replace"),
+            },
+            "expected the same relation",
+        ),
+    ],
+)
+def test_bad_input_is_named(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        play(tmp_path, **options)
+    assert not (tmp_path / "trials.db").exists() or stored(tmp_path) == ([], [])
+
+
+def test_a_run_without_trials_has_no_result(tmp_path):
+    with pytest.raises(GameStoppedError):
+        play(tmp_path, own.train_raises)
+    with Store.open(tmp_path / "trials.db") as store, pytest.raises(InvalidInputError, match="has no trials yet"):
+        stored_result(store, store.runs()[0].fingerprint)
+
+
+# ---- neighbours -------------------------------------------------------------------------------------------------
+
+
+def test_neighbours_of_every_kind_of_data():
+    data = TensorDataset(torch.zeros(3, 2), torch.tensor([0, 1, 0]))
+    added = neighbours(data, ([1.0, 2.0], 1), copies=2)
+    assert (len(added.world0), len(added.world1), added.copies) == (3, 5, 2)
+    assert added.world1[4][0].tolist() == [1.0, 2.0]
+    swapped = neighbours(np.zeros((3, 2)), [1.0, 2.0], relation="replace", row=0)
+    assert swapped.world1.tolist() == [[1.0, 2.0], [0.0, 0.0], [0.0, 0.0]]
+    assert swapped.world0.tolist() == [[0.0, 0.0]] * 3
+    assert swapped.relation is Relation.REPLACE
+    assert neighbours(["a", "b"], "c").world1 == ["a", "b", "c"]
+    assert neighbours(["a", "b"], "c", relation="replace").world1 == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "words"),
+    [
+        ((np.zeros((3, 2)), [1.0]), {}, "canary does not fit"),
+        (((np.zeros((3, 2)), np.zeros(3)), [1.0]), {}, "canary has 1 parts: expected 2"),
+        ((np.zeros(3), 1.0), {"relation": "replace", "row": 3}, "row = 3 is not allowed"),
+        ((np.zeros(3), 1.0), {"relation": "replace", "copies": 2}, "copies = 2 is not allowed"),
+        ((np.zeros(3), 1.0), {"relation": "swap"}, "relation = 'swap' is not allowed"),
+        ((np.zeros(3), 1.0), {"copies": 0}, "copies = 0 is not allowed"),
+    ],
+)
+def test_neighbours_names_bad_input(arguments, options, words):
+    with pytest.raises(InvalidInputError, match=words):
+        neighbours(*arguments, **options)
+
+
+def test_worlds_check_themselves():
+    with pytest.raises(InvalidInputError, match="relation"):
+        Worlds(world0=[], world1=[1], relation="other")

@@ -1,0 +1,96 @@
+"""``coalmine audit --train``: exit codes, words, and the same trials as from Python."""
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from coalmine.cli import main
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(HERE)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def call(*arguments, workers="1"):
+        fixed = ["--store", str(tmp_path / "trials.db")] + (["--workers", workers] if workers else [])
+        code = main([*arguments, *fixed])
+        shown = capsys.readouterr()
+        return code, shown.out, " ".join(shown.err.split())
+
+    return call
+
+
+OWN = ("audit", "--train", "own_functions:train", "--score", "own_functions:score", "--trials", "64")
+
+
+def test_a_refuted_claim_ends_with_one(run):
+    code, out, _ = run(*OWN, "--claim-epsilon", "1")
+    assert code == 1
+    assert "Your own training own_functions:train, scored by own_functions:score." in out
+    assert "REFUTED: the evidence contradicts the claim ε = 1" in " ".join(out.split())
+
+
+def test_a_claim_that_stands_ends_with_zero_and_json_is_whole(run):
+    code, out, _ = run(*OWN, "--claim-epsilon", "100", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["verdict"], found["claim"]) == ("consistent", 100.0)
+    assert found["config"]["worlds"] == "own_functions:worlds"
+
+
+def test_a_claimed_dpsgd(run):
+    code, out, _ = run(*OWN, "--claim-dpsgd", "1,1,1")
+    assert code == 1
+    assert "this cannot be DP-SGD with sampling rate 1, 1 step and noise multiplier 1" in " ".join(out.split())
+
+
+def test_runs_and_report_know_own_trainings(run, tmp_path):
+    run(*OWN, "--claim-epsilon", "1")
+    _, out, _ = run("runs", "list", "--json", workers="")
+    [found] = json.loads(out)
+    code, _, err = run("runs", "resume", found["run"][:8])
+    assert code == 2
+    assert "training of your own (own_functions:train)" in err
+    if not all(find_spec(name) for name in ("altair", "vl_convert", "jinja2")):
+        pytest.skip("the packages of the report are not installed")
+    page = tmp_path / "page.html"
+    assert run("report", found["run"][:8], "-o", str(page), workers="")[0] == 0
+    assert "own_functions:train" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--train", "own_functions:train"), "--score is missing: expected module:function"),
+        (("--score", "own_functions:score"), "--train is missing: expected module:function"),
+        (("--train", "own_functions.train", "--score", "own_functions:score"), "expected module:function, such as"),
+        (("--train", "no_such:train", "--score", "own_functions:score"), "cannot be imported (ModuleNotFoundError"),
+        (("--train", "own_functions:nope", "--score", "own_functions:score"), "module own_functions has no nope"),
+        (("--train", "own_functions:Opaque", "--score", "own_functions:score"), "expected a function"),
+        (("--train", "own_functions:train", "--score", "own_functions:score"), "--claim-epsilon is missing"),
+        ((*OWN[1:], "--claim-epsilon", "1", "--worlds", "own_functions:wrong_worlds"), "worlds gave 3 parts"),
+        ((*OWN[1:], "--claim-epsilon", "1", "--timeout", "0"), "--timeout = 0.0 is not allowed"),
+        ((*OWN[1:], "--claim-dpsgd", "1,1"), "--claim-dpsgd = '1,1' is not allowed"),
+        ((*OWN[1:], "--claim-dpsgd", "1,-1,1"), "noise_multiplier = -1.0 is not allowed"),
+        ((*OWN[1:], "--claim-epsilon", "1", "--set", "training.clip=2"), "is not allowed with train"),
+        ((*OWN[1:], "--claim-epsilon", "1", "--preset", "default"), "not allowed beside a config file or a preset"),
+        (("--timeout", "3"), "--timeout is not allowed without train"),
+        (
+            ("--train", "own_functions:train_raises", "--score", "own_functions:score", "--claim-epsilon", "1"),
+            "train raised ValueError: boom (own_functions.py, line",
+        ),
+        ((*OWN[1:3], "--score", "own_functions:score_nan", "--claim-epsilon", "1"), "score gave nan"),
+        ((*OWN[1:3], "--score", "own_functions:score_two", "--claim-epsilon", "1"), "gave 2 numbers"),
+    ],
+)
+def test_bad_input_ends_with_two_and_one_line(run, arguments, words):
+    code, out, err = run("audit", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err

@@ -22,7 +22,7 @@ import coalmine
 from coalmine import bounds, config, data
 from coalmine.accounting import calibrate, last_iterate, standard
 from coalmine.adversaries import Adversary, Attack, adversary
-from coalmine.errors import StoreError, UnsupportedError
+from coalmine.errors import InvalidInputError, StoreError, UnsupportedError
 from coalmine.game import ACCURACY, BLOCK_SIZE, BuiltInTask, blocks_for
 from coalmine.game.engines import local
 from coalmine.identifiability import advantage, belief
@@ -212,9 +212,14 @@ def _network(section: config.ModelSection, loaded: data.DataSet) -> Network:
                 f"model.kind = {section.kind!r} needs pictures, and the rows of {loaded.name} are none: use mlp or "
                 "logistic"
             )
+        network: Network = BernauCnn(shape, classes=loaded.classes)
         if section.kind == "cnn-nasr-2021":
-            return NasrCnn(shape, classes=loaded.classes, activation=section.activation)
-        return BernauCnn(shape, classes=loaded.classes)
+            network = NasrCnn(shape, classes=loaded.classes, activation=section.activation)
+        try:
+            parameter_count(network)
+        except InvalidInputError as error:
+            raise UnsupportedError(f"model.kind = {section.kind!r} does not fit pictures of {shape}: {error}") from None
+        return network
     return Mlp(loaded.features, hidden=section.hidden, classes=loaded.classes, activation=section.activation)
 
 

@@ -85,7 +85,7 @@ def test_every_block_is_stored_once_and_told_once(store, workers):
 
 def test_a_block_that_fails_is_reported_and_tried_again(store):
     broken = Counting(errors=((2, RuntimeError("out of luck")),))
-    with pytest.raises(local.BlocksFailedError, match="1 of 4 blocks.*block 2: RuntimeError: out of luck"):
+    with pytest.raises(local.BlocksFailedError, match=r"1 of 4 blocks.*block 2: RuntimeError: out of luck"):
         play(broken, store)
     assert store.done(NAME) == {0, 1, 3}
     assert [one.reason for one in store.failures(NAME)] == ["RuntimeError: out of luck"]
@@ -96,7 +96,7 @@ def test_a_block_that_fails_is_reported_and_tried_again(store):
 
 def test_wrong_input_stops_at_once_in_its_own_words(store):
     wrong = Counting(errors=((0, InvalidInputError("device = 'cuda' is not allowed: expected 'cpu'")),))
-    with pytest.raises(InvalidInputError, match="^device = 'cuda' is not allowed"):
+    with pytest.raises(InvalidInputError, match=r"^device = 'cuda' is not allowed"):
         play(wrong, store)
     assert store.done(NAME) == set()
     with Store.open(store.path) as another:  # the claim is given up
@@ -116,7 +116,7 @@ def test_a_bug_is_not_hidden(store):
 
 
 def test_a_worker_that_dies_is_reported(store):
-    with pytest.raises(local.WorkersDiedError, match="ended without a word.*running the same audit again"):
+    with pytest.raises(local.WorkersDiedError, match=r"ended without a word.*running the same audit again"):
         play(Dying(), store, workers=2)
     assert store.done(NAME) == set()
 

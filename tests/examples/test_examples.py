@@ -23,19 +23,23 @@ def fixed_seeds(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
 
 
-def test_own_training_as_a_script(capsys, monkeypatch):
-    space = runpy.run_path(str(EXAMPLES / "own_training.py"))
-    result = space["coalmine"].audit_function(
-        space["train"], space["score"], worlds=space["worlds"], claim_epsilon=4.5, trials=400, store="trials.db"
-    )
-    assert result.verdict == "consistent"
-    assert 0.3 < result.strongest.bound.epsilon < 4.5
-
-
-def test_the_example_fits_into_ten_lines():
+def test_the_ten_lines(monkeypatch):
     text = (EXAMPLES / "own_training.py").read_text()
     code = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", '"""'))]
-    assert len(code) <= 16  # imports included
+    assert len(code) == 10
+    assert text.partition('"""\n\n')[2].strip() in (EXAMPLES.parent / "docs" / "own-training.md").read_text()
+    space = runpy.run_path(str(EXAMPLES / "own_training.py"))
+    result = space["coalmine"].audit_function(
+        space["train"], space["score"], worlds=space["worlds"], claim_epsilon=2.0, store="trials.db"
+    )
+    assert result.verdict == "consistent"
+    assert 0.1 < result.strongest.bound.epsilon < 2.0
+
+
+def test_the_ten_lines_from_the_command_line(capsys):
+    arguments = ["--train", "own_training:train", "--score", "own_training:score", "--workers", "1"]
+    assert main(["audit", *arguments, "--claim-epsilon", "2", "--trials", "200", "--store", "trials.db"]) == 0
+    assert "Consistent" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("train", "code"), [("train", 0), ("train_with_half_the_noise", 1)])

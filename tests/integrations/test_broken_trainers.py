@@ -77,6 +77,7 @@ def test_sensitivity_under_replacement_accounted_as_that_of_addition(tmp_path):
     wrong = play(tmp_path, **audited, claim=right.with_noise(2.0))
     assert wrong.verdict == "refuted"
     assert wrong.strongest.bound.relation is Relation.REPLACE
+    print(f"2C as C: claim {wrong.claim:.2f}, ε ≥ {wrong.strongest.bound.epsilon:.2f}; {wrong.refutation}")
     assert play(tmp_path, **audited, claim=right).verdict == "consistent"
 
 

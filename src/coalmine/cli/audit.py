@@ -34,7 +34,9 @@ def audit(
     ] = None,
     worlds: Annotated[
         str | None,
-        typer.Option(help="With --train: module:function that gives both data sets; by default worlds beside train."),
+        typer.Option(
+            help="With --train: module:name of both data sets, or of a function that gives them (default: worlds)."
+        ),
     ] = None,
     claim_dpsgd: Annotated[
         str | None,
@@ -119,7 +121,7 @@ def run_own_training(
     from coalmine import config as configs
     from coalmine import report as reports
     from coalmine.cli._watch import Watch
-    from coalmine.integrations import audit_function, load_function, parse_dpsgd
+    from coalmine.integrations import audit_function, load_function, load_worlds, parse_dpsgd
 
     if report is not None:
         reports.check_packages()
@@ -135,7 +137,7 @@ def run_own_training(
         result = audit_function(
             load_function("train", train),
             load_function("score", score),
-            worlds=load_function("worlds", worlds or f"{train.partition(':')[0]}:worlds"),
+            worlds=load_worlds(worlds or f"{train.partition(':')[0]}:worlds"),
             claim_epsilon=question.claim_epsilon,
             claim_dpsgd=None if claim_dpsgd is None else parse_dpsgd("claim_dpsgd", claim_dpsgd),
             delta=question.delta,

@@ -6,6 +6,7 @@ model looks like world 1. All else is as in :func:`coalmine.audit.audit`: blocks
 
 from __future__ import annotations
 
+import importlib
 import sys
 import tempfile
 from collections.abc import Callable
@@ -234,8 +235,21 @@ def parse_dpsgd(name: str, text: str) -> DpSgd:
 
 def load_function(name: str, text: str) -> Callable[..., Any]:
     """The function that ``module:function`` on the command line names; modules are looked for in this folder too."""
-    import importlib
+    found = _load(name, text)
+    identity.check_function(name, found)
+    return found  # type: ignore[no-any-return]
 
+
+def load_worlds(text: str) -> GivenWorlds:
+    """The worlds that ``module:name`` names: a function that builds them, or the pair or :class:`Worlds` itself."""
+    found = _load("worlds", text)
+    if callable(found):
+        identity.check_function("worlds", found)
+    return found  # type: ignore[no-any-return]
+
+
+def _load(name: str, text: str) -> Any:
+    """What ``module:name`` stands for."""
     module, colon, path = text.partition(":")
     if not colon or not module or not path:
         raise _validate.reject(name, text, "module:function, such as mytraining:train")
@@ -252,5 +266,4 @@ def load_function(name: str, text: str) -> Callable[..., Any]:
         found = getattr(found, part, None)
     if found is None:
         raise InvalidInputError(f"{name} = {text!r} is not there: module {module} has no {path}")
-    identity.check_function(name, found)
-    return found  # type: ignore[no-any-return]
+    return found

@@ -47,10 +47,13 @@ def train_runs_out_of_memory(dataset, seed):
 
 
 def train_hangs_late(dataset, seed):
-    if len(os.environ["HANG_AFTER"]) and len(os.listdir(os.environ["HANG_AFTER"])) >= 40:
-        time.sleep(600)
-    with open(f"{os.environ['HANG_AFTER']}/{seed}", "w"):
-        pass
+    """Hangs after forty trainings, counted by files in a folder; never where no folder is named."""
+    folder = os.environ.get("COUNT_IN")
+    if folder:
+        if len(os.listdir(folder)) >= 40:
+            time.sleep(600)
+        with open(f"{folder}/{seed}", "w"):
+            pass
     return train(dataset, seed)
 
 

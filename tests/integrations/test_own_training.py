@@ -1,7 +1,11 @@
 """A user's own training plays the same game: verdicts, seeds, reuse, failures, worker processes."""
 
 import functools
+import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import own_functions as own
@@ -156,18 +160,38 @@ def test_what_stops_the_game_says_why_and_keeps_what_is_stored(tmp_path, train, 
 def test_a_training_past_the_timeout_is_stopped_and_nothing_is_lost(tmp_path, monkeypatch):
     flags = tmp_path / "flags"
     flags.mkdir()
-    monkeypatch.setenv("HANG_AFTER", str(flags))
+    monkeypatch.setenv("COUNT_IN", str(flags))
     with pytest.raises(WorkersDiedError, match=r"training of trial \d+ took longer than 3 seconds.*own_functions.py"):
         play(tmp_path, own.train_hangs_late, timeout=3.0)
     [[(trials, _)], _] = stored(tmp_path)
     assert trials >= 16
-    monkeypatch.setenv("HANG_AFTER", str(tmp_path))
+    monkeypatch.delenv("COUNT_IN")
     assert sum(play(tmp_path, own.train_hangs_late, timeout=60.0).strongest.bound.trials) == 64
 
 
 def test_a_worker_that_dies_is_reported(tmp_path):
     with pytest.raises(WorkersDiedError, match="ended without a word"):
         play(tmp_path, own.train_kills_its_process, workers=2)
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path):
+    text = (
+        "import own_functions as own, coalmine\n"
+        "def train(dataset, seed):\n    return own.train(dataset, seed)\n"
+        "coalmine.audit_function(train, own.score, worlds=own.worlds, claim_epsilon=1.0, trials=32, workers=2)\n"
+    )
+    (tmp_path / "script.py").write_text(text)
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(own.__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "put the call there" in done.stderr.strip().splitlines()[-1]
 
 
 # ---- bad input --------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def _identity(
     return {
         "adversary": {"name": NAME, "train": settings.train, "score": settings.score},
         "data": {
-            "name": settings.worlds or "given in Python",
+            "name": settings.data.name,
             "content": list(content) if content else None,
             "relation": settings.relation,
             "copies": settings.copies,

@@ -21,7 +21,7 @@ import numpy as np
 from coalmine import seeds
 from coalmine.errors import InvalidInputError
 from coalmine.game import GameStoppedError, trials_of, worlds_of
-from coalmine.integrations.identity import NoContentError, content_hash, label
+from coalmine.integrations.identity import NoContentError, content_hash, label, layers
 from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
 from coalmine.store import BlockResult
 
@@ -136,7 +136,7 @@ class FunctionTask:
             raise _TrialFailedError(_reason(name, error)) from None
 
     def post_mortem(self) -> str | None:
-        """Why a worker process ended, if a training was too slow: which trial, and the line where it was."""
+        """Why a worker process ended: a training that was too slow (which, and where it was), or a script's mistake."""
         for path in sorted(Path(self.notes).iterdir()) if self.notes else ():
             trial, _, text = path.read_text(encoding="utf-8", errors="replace").partition("\n")
             if "Timeout" in text:
@@ -144,6 +144,11 @@ class FunctionTask:
                 calls = [line.split() for line in text.rpartition("Thread 0x")[2].splitlines() if " line " in line]
                 where = f" (in {' '.join(calls[0][1:])})" if calls else ""
                 return f"the training of trial {trial} took longer than {self.timeout:g} seconds and was stopped{where}"
+        if layers(self.train)[-1].__module__ == "__main__":
+            return (
+                "a worker process ended without a word; if the script calls audit_function outside "
+                "if __name__ == '__main__': then put the call there"
+            )
         return None
 
     @contextlib.contextmanager

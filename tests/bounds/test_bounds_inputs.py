@@ -49,7 +49,7 @@ CALLS = {
         {**COMMON, "copies": 1, "relation": "add_remove", "sample_rate": 0.5, "steps": 2, "family": "last_iterate"},
     ),
     "lower_bound": (bounds.lower_bound, SCORES, {**COMMON, "copies": 1, "method": "gdp", "threshold": None}),
-    "ceiling": (bounds.ceiling, 10, {**COMMON, "positives": 10, "copies": 1, "method": "gdp"}),
+    "ceiling": (bounds.ceiling, 10, {**COMMON, "positives": 10, "copies": 1, "method": "gdp", "threshold": None}),
     "one_run": (bounds.one_run, RUN, {**COMMON, "guess_numbers": [(1, 1)], "seed": 0, "relation": "replace"}),
     "one_run_fdp": (
         bounds.one_run_fdp,

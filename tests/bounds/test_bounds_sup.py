@@ -9,6 +9,7 @@ from scipy import stats
 
 from coalmine import bounds
 from coalmine.bounds import sup
+from coalmine.bounds._rates import lattice
 from coalmine.bounds.families import EpsilonDelta, Gdp
 from coalmine.curves import gaussian_epsilon
 from coalmine.errors import UnsupportedError
@@ -38,35 +39,39 @@ def test_statistic_and_simulation_agree_with_the_naive_form(family, kind):
     s, _, _ = sup.observed(family, Scores(zero, one))
     assert s == pytest.approx(naive_statistic(family, zero, one), abs=1e-9)
 
-    # The p-value at θ, by drawing whole samples from the extremal pair of the same simulated uniforms (all ranks are on
-    # the lattice at these sizes), is at most the level up to the bound and above it beyond.
-    draws = sup._uniforms(23, 31, 999, 0)
-    theta = sup.sup_test(family, Scores(zero, one), level=0.05, rule=bounds.Sup(simulations=999)).theta
+    # The p-value at θ by drawing 4000 whole samples from the extremal pair, W against V ≤ f(W), with other random
+    # numbers: 0.05 at the bound. Both simulations have 4000 copies: the difference has a standard deviation of 0.005;
+    # 0.03 is six of them. Away from the bound it is far smaller or larger.
+    theta = sup.sup_test(family, Scores(zero, one), level=0.05, rule=bounds.Sup(simulations=3999)).theta
     limits = [
         [stats.beta.ppf(1 - family.inner_level, k + 1, n - k) if k < n else 1.0 for k in range(n + 1)] for n in (23, 31)
     ]
     table = family.statistic(np.array(limits[0])[:, None], np.array(limits[1])[None, :])
-    for value, rejected in ((theta * 0.999, True), (theta * 1.001, False)):
-        curve = family.curve(value)
-        reached = 0
-        for b in range(999):
-            wrong = curve(draws.world0[b])
-            best = max(table[i, np.sum(draws.world1[b] <= wrong[i])] for i in range(24))
-            reached += best >= s - 1e-9
-        assert ((1 + reached) / 1000 <= 0.05) == rejected, (value, reached)
+    w = np.column_stack([np.sort(rng.random((4000, 23)), axis=1), np.ones(4000)])
+    v = rng.random((4000, 31))
+
+    def p_value(value):
+        wrong = family.curve(value)(w)
+        fn = (v[:, None, :] <= wrong[:, :, None]).sum(axis=2)
+        best = np.max(table[np.arange(24)[None, :], fn], axis=1)
+        return float(np.mean(best >= s - 1e-9))
+
+    assert p_value(theta) == pytest.approx(0.05, abs=0.03)
+    assert p_value(0.5 * theta) < p_value(theta) < p_value(2.0 * theta)
 
 
 def test_order_statistics_have_the_right_law():
     # Uniform order statistics are Beta(r, n + 1 − r). Kolmogorov–Smirnov at 1e-8 each: false failure under 1e-7.
-    draws = sup._uniforms(1000, 100_000, 4000, 3)
-    for column, rank, total, values in (
-        (0, 1, 1000, draws.world0),
-        (100, 1 + int(sup.lattice(1000)[100]), 1000, draws.world0),
-        (0, 1, 100_000, draws.world1),
-        (200, int(sup.lattice(100_000)[201]), 100_000, draws.world1),
+    zero = sup._world0(1000, 4000, 3)
+    one = sup._world1(100_000, 4000, 3, np.array([1, 77, 50_000, 100_000]))
+    for rank, total, values in (
+        (1, 1000, zero[:, 0]),
+        (1 + int(lattice(1000)[100]), 1000, zero[:, 100]),
+        (1, 100_000, one[:, 0]),
+        (50_000, 100_000, one[:, 2]),
+        (100_000, 100_000, one[:, 3]),
     ):
-        law = stats.beta(rank, total + 1 - rank)
-        assert stats.kstest(values[:, column], law.cdf).pvalue > 1e-8
+        assert stats.kstest(values, stats.beta(rank, total + 1 - rank).cdf).pvalue > 1e-8
 
 
 def test_constant_and_useless_scores_prove_nothing():
@@ -161,7 +166,8 @@ def test_a_million_scores_take_seconds(rule):
     start = time.perf_counter()
     found = bounds.gdp(scores, delta=1e-5, confidence=0.95, threshold=rule)
     assert time.perf_counter() - start < 20.0  # about one second when nothing else runs
-    assert 4.2 < found.epsilon < EPSILON * 1.01
+    least = 4.0 if isinstance(rule, bounds.HoldOut) else 4.25  # half the trials, and their threshold by chance far out
+    assert least < found.epsilon < EPSILON * 1.01
 
 
 def test_a_confidence_too_high_for_simulation_is_refused_with_a_way_out():

@@ -78,7 +78,9 @@ def test_bayesian_is_shown_as_an_estimate(capsys):
     assert "is at least" not in out
 
 
-@pytest.mark.parametrize("rule", ["sup", "holdout", "holdout:0.3", "bonferroni", "dkw", "given:1.0"])
+@pytest.mark.parametrize(
+    "rule", ["sup", "holdout", "holdout:0.3", "bonferroni", "bonferroni:0.5,1,1.5", "dkw", "given:1.0"]
+)
 def test_scores(capsys, scores, rule):
     found = answer(capsys, "--scores", scores, "--threshold", rule, "--delta", "1e-5")
     assert found["threshold_rule"].startswith(rule.split(":")[0])

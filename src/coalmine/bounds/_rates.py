@@ -12,8 +12,8 @@ from scipy import special
 
 from coalmine.records import Scores
 
-_DENSE = 64
-_RATIO = 1.04
+_COARSE = (64, 1.04)
+_FINE = (512, 1.002)
 
 
 def upper_limit(wrong: ArrayLike, total: int, level: float) -> NDArray[np.float64]:
@@ -39,25 +39,27 @@ def dkw_width(total: int, level: float) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def lattice(total: int) -> NDArray[np.int64]:
+def lattice(total: int, *, fine: bool = False) -> NDArray[np.int64]:
     """Counts 0 … total, thinned where they are plenty: all within 64 of either end, then in steps of 4 %.
 
-    It depends on ``total`` alone, so it is fixed before any score is seen.
+    It depends on ``total`` alone, so it is fixed before any score is seen. The fine lattice keeps all within 512 of
+    either end and goes on in steps of 0.2 %.
     """
+    dense, ratio = _FINE if fine else _COARSE
     half = total // 2 + 1
-    steps = [float(_DENSE)]
+    steps = [float(dense)]
     while steps[-1] < half:
-        steps.append(steps[-1] * _RATIO)
-    near = np.concatenate([np.arange(_DENSE), np.ceil(np.asarray(steps))]).astype(np.int64)
+        steps.append(steps[-1] * ratio)
+    near = np.concatenate([np.arange(dense), np.ceil(np.asarray(steps))]).astype(np.int64)
     near = near[near <= half]
     both = np.unique(np.concatenate([near, total - near, [0, total]]))
     return both[(both >= 0) & (both <= total)]
 
 
 @functools.lru_cache(maxsize=256)
-def lattice_limits(total: int, level: float) -> NDArray[np.float64]:
+def lattice_limits(total: int, level: float, *, fine: bool = False) -> NDArray[np.float64]:
     """:func:`upper_limit` at every count of :func:`lattice`."""
-    return upper_limit(lattice(total), total, level)
+    return upper_limit(lattice(total, fine=fine), total, level)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

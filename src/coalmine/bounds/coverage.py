@@ -118,18 +118,18 @@ def _misses(family: Family, thetas: Array, truth: float) -> int:
 
 
 def _sup_thetas(family: Family, statistics: Array, trials: int, truth: float) -> Array:
-    """The sup-test's θ for many audits: exact at 41 of the sorted statistics and around the truth, between by a line.
+    """The sup-test's θ for many audits: exact at 21 of the sorted statistics and around the truth, between by a line.
 
     θ grows with the statistic, so the audits that miss are those above one value of it: that value is found exactly.
     """
     rule = Sup()
-    simulations = sup.simulations_for(LEVEL, rule=rule)
+    simulations = sup.simulations_for(LEVEL, trials, rule=rule)
 
     def exact(s: float) -> float:
         return sup.invert(family, trials, trials, simulations, rule.seed, LEVEL, s)
 
     unique = np.unique(statistics)
-    picks = set(np.unique(np.linspace(0, unique.size - 1, 41).round().astype(int)).tolist())
+    picks = set(np.unique(np.linspace(0, unique.size - 1, 21).round().astype(int)).tolist())
     low, high = 0, unique.size
     while low < high:
         middle = (low + high) // 2

@@ -93,7 +93,7 @@ class DpSgdNoise:
     relation: Relation = Relation.ADD_REMOVE
     octave: int = _OCTAVE
     method: str = dataclasses.field(default="dpsgd", init=False)
-    inner_level: float = dataclasses.field(default=0.01, init=False)
+    inner_level: float = dataclasses.field(default=0.001, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))

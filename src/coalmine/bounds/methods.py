@@ -8,7 +8,7 @@ from coalmine import _validate
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import EpsilonDelta, Family, Gdp
 from coalmine.bounds.thresholds import Optimistic, Rule
-from coalmine.bounds.trials import bound_trials, ceiling_of, estimate_trials
+from coalmine.bounds.trials import bound_trials, ceiling_of, check_rule, estimate_trials
 from coalmine.errors import InvalidInputError
 from coalmine.records import Counts, Estimate, LowerBound, Relation, Sampling, Scores
 
@@ -224,6 +224,8 @@ def ceiling(
     n0 = _validate.integer("negatives", negatives, at_least=1)
     n1 = _validate.integer("positives", positives, at_least=1)
     level = 1.0 - _validate.open_unit("confidence", confidence)
+    if threshold is not None:
+        check_rule(threshold)
     members = make_family(
         method,
         delta=delta,

@@ -8,7 +8,8 @@ ties included. For a fixed S each simulated copy has one critical θ_b, below wh
 θ is at most one order statistic of the θ_b. That order statistic is at once the largest rejected θ and the limit of
 those not rejected: no search, no step width.
 
-Counts are rounded down onto a lattice, observed and simulated alike, so a million scores cost no more than a thousand.
+False positives run over a coarse lattice of counts, false negatives are rounded down onto a fine one, observed and
+simulated alike, and only order statistics that matter are drawn: a million scores cost little more than a thousand.
 """
 
 from __future__ import annotations
@@ -29,15 +30,14 @@ from coalmine.records import Scores
 
 Array = NDArray[np.float64]
 
-_LEVEL_TIMES_SIMULATIONS = 500
-_MOST_SIMULATIONS = 100_000
+_LARGEST_TABLE = 30_000_000  # simulated numbers kept at once: 240 MB
 _CEILING_NODES = 4000
 
 
-def simulations_for(level: float, *, rule: Sup) -> int:
-    """How many copies are simulated: 500/level − 1, at most 100 000 as long as level·(copies + 1) stays above 20.
+def simulations_for(level: float, negatives: int, *, rule: Sup) -> int:
+    """How many copies are simulated: 500/level, from 20 000 on 100/level, as far as memory allows; at least 20/level.
 
-    >>> simulations_for(0.05, rule=Sup())
+    >>> simulations_for(0.05, 1000, rule=Sup())
     9999
     """
     if rule.simulations is not None:
@@ -47,22 +47,16 @@ def simulations_for(level: float, *, rule: Sup) -> int:
                 f"expected at least {math.ceil(1.0 / level) - 1}"
             )
         return rule.simulations
-    wanted = math.ceil(_LEVEL_TIMES_SIMULATIONS / level - 1e-9) - 1
-    simulations = min(wanted, _MOST_SIMULATIONS - 1)
-    if level * (simulations + 1) < 20.0:
+    # A level like 1 − 0.95 is not exactly 0.05.
+    steady, fewer, fewest = (math.ceil(times / level - 1e-6) for times in (500, 100, 20))
+    room = _LARGEST_TABLE // (2 * lattice(negatives).size)
+    copies = min(max(min(steady, 20_000), fewer), room)
+    if copies < fewest:
         raise UnsupportedError(
-            f"confidence = {1 - level!r} is too high for the sup-test, which would need {wanted} simulations: "
-            "use the threshold rule bonferroni, holdout or given"
+            f"confidence = {1 - level!r} is too high for the sup-test, which would need {fewest} simulated copies of "
+            f"these trials and has room for {room}: use the threshold rule bonferroni, holdout or given"
         )
-    return simulations
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Uniforms:
-    """Order statistics of simulated uniform samples at lattice ranks: one row a copy."""
-
-    world0: Array
-    world1: Array
+    return copies - 1
 
 
 def _order_statistics(rng: np.random.Generator, simulations: int, total: int, ranks: NDArray[np.int64]) -> Array:
@@ -72,23 +66,25 @@ def _order_statistics(rng: np.random.Generator, simulations: int, total: int, ra
     return np.asarray(sums[:, :-1] / sums[:, -1:])
 
 
-@functools.lru_cache(maxsize=4)
-def _uniforms(negatives: int, positives: int, simulations: int, seed: int) -> _Uniforms:
-    """The simulated copies; the seed stream depends on the sizes, so that no two designs share it."""
-    rng = np.random.default_rng([0x5C0A1, seed, negatives, positives, simulations])
-    zero, one = lattice(negatives), lattice(positives)
-    return _Uniforms(
-        # Position i needs W_(i+1); position n0 is the threshold −∞, with α = 1.
-        world0=np.column_stack([_order_statistics(rng, simulations, negatives, zero[:-1] + 1), np.ones(simulations)]),
-        world1=_order_statistics(rng, simulations, positives, one[1:]),
-    )
+@functools.lru_cache(maxsize=2)
+def _world0(negatives: int, simulations: int, seed: int) -> Array:
+    """W_(i+1) for every position i, one row a copy; position n0 is the threshold −∞, with α = 1."""
+    rng = np.random.default_rng([0x5C0A0, seed, negatives, simulations])
+    ranks = lattice(negatives)[:-1] + 1
+    return np.column_stack([_order_statistics(rng, simulations, negatives, ranks), np.ones(simulations)])
 
 
-@functools.lru_cache(maxsize=32)
+def _world1(positives: int, simulations: int, seed: int, ranks: NDArray[np.int64]) -> Array:
+    """V at the given ranks, one row a copy: the law is that of a whole sample looked at in those ranks alone."""
+    rng = np.random.default_rng([0x5C0A1, seed, positives, simulations])
+    return _order_statistics(rng, simulations, positives, ranks)
+
+
+@functools.lru_cache(maxsize=8)
 def _evidence_table(family: Family, negatives: int, positives: int, inner_level: float) -> Array:
     """g on the lattice of (false positives, false negatives): the family's statistic at inner rate limits."""
     alpha = lattice_limits(negatives, inner_level)
-    beta = lattice_limits(positives, inner_level)
+    beta = lattice_limits(positives, inner_level, fine=True)
     return family.statistic(alpha[:, None], beta[None, :])
 
 
@@ -100,8 +96,9 @@ def _refuted(family: Family, negatives: int, positives: int, simulations: int, s
     if np.any(reached == table.shape[1]):
         return 0.0  # some position reaches s whatever happens in world 1: nothing can be rejected
     rows = np.flatnonzero(reached)
-    draws = _uniforms(negatives, positives, simulations, seed)
-    return family.rank_of_row_minima(draws.world0[:, rows], draws.world1[:, reached[rows] - 1], rank)
+    ranks, columns = np.unique(lattice(positives, fine=True)[reached[rows]], return_inverse=True)
+    alpha = _world0(negatives, simulations, seed)[:, rows]
+    return family.rank_of_row_minima(alpha, _world1(positives, simulations, seed, ranks)[:, columns], rank)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -120,7 +117,7 @@ def observed(family: Family, scores: Scores, *, inner_level: float | None = None
     Another ``inner_level`` gives another statistic: for choosing a threshold, not for this test.
     """
     errors = errors_by_position(scores)
-    columns = np.searchsorted(lattice(scores.world1.size), errors.false_negatives, side="right") - 1
+    columns = np.searchsorted(lattice(scores.world1.size, fine=True), errors.false_negatives, side="right") - 1
     table = _evidence_table(family, scores.world0.size, scores.world1.size, inner_level or family.inner_level)
     values = table[np.arange(columns.size), columns]
     best = int(np.argmax(values))
@@ -129,7 +126,7 @@ def observed(family: Family, scores: Scores, *, inner_level: float | None = None
 
 def sup_test(family: Family, scores: Scores, *, level: float, rule: Sup) -> SupResult:
     """Run the sup-test at ``level`` (see the module's text)."""
-    simulations = simulations_for(level, rule=rule)
+    simulations = simulations_for(level, scores.world0.size, rule=rule)
     s, best, errors = observed(family, scores)
     theta = invert(family, scores.world0.size, scores.world1.size, simulations, rule.seed, level, s)
     return SupResult(theta=theta, best=best, errors=errors, simulations=simulations)
@@ -154,12 +151,12 @@ def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float)
 
 def simulate(family: Family, curve: TradeOff, negatives: int, positives: int, *, simulations: int, seed: int) -> Array:
     """Simulated copies of S when the scores reach the trade-off curve ``curve``."""
-    draws = _uniforms(negatives, positives, simulations, seed)
     table = _evidence_table(family, negatives, positives, family.inner_level)
-    wrong = curve(draws.world0)
+    wrong = curve(_world0(negatives, simulations, seed))
+    later = _world1(positives, simulations, seed, lattice(positives, fine=True)[1:])
     positions = np.arange(table.shape[0])
     return np.array(
-        [table[positions, np.searchsorted(draws.world1[b], wrong[b], side="right")].max() for b in range(simulations)]
+        [table[positions, np.searchsorted(later[b], wrong[b], side="right")].max() for b in range(simulations)]
     )
 
 

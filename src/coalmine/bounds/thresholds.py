@@ -101,7 +101,7 @@ class Sup:
 
     def __post_init__(self) -> None:
         if self.simulations is not None:
-            _validate.integer("simulations", self.simulations, at_least=19)
+            _validate.integer("simulations", self.simulations, at_least=19, at_most=1_000_000)
         _validate.integer("seed", self.seed, at_least=0)
 
     def __str__(self) -> str:

@@ -76,7 +76,7 @@ def bound_trials(
     evidence = check_evidence(evidence)
     level = 1.0 - _validate.open_unit("confidence", confidence)
     relation = Relation.parse(relation)
-    rule = check_rule(evidence, threshold)
+    rule = _rule_for(evidence, threshold)
     if isinstance(evidence, Scores) and isinstance(rule, Sup):
         theta, counts, details = _by_sup(evidence, family, level, rule)
     else:
@@ -131,14 +131,17 @@ def estimate_trials(evidence: Scores, *, family: Family, confidence: float, rela
     )
 
 
-def check_rule(evidence: Counts | Scores, threshold: object) -> Rule | None:
+def _rule_for(evidence: Counts | Scores, threshold: object) -> Rule | None:
     """The rule to use: None for counts, Sup() for scores when nothing was said."""
     if isinstance(evidence, Counts):
         if threshold is not None:
             raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")
         return None
-    if threshold is None:
-        return Sup()
+    return Sup() if threshold is None else check_rule(threshold)
+
+
+def check_rule(threshold: object) -> Rule:
+    """A rule that pays for its threshold."""
     if isinstance(threshold, Optimistic):
         raise UnsupportedError(
             "threshold = Optimistic() is not allowed here: it gives no bound; coalmine.bounds.lower_bound returns its "

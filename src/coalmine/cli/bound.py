@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MULTI = ("clopper_pearson", "gdp", "dpsgd", "bayesian", "anytime")
 _ONE_RUN = ("one_run", "one_run_fdp")
-_RULES = "sup, holdout, holdout:FRACTION, bonferroni, dkw, given:VALUE or optimistic"
+_RULES = "sup, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
 
 
 def bound(
@@ -143,13 +143,15 @@ def _counts(given: dict[str, int | None]) -> Counts:
 
 
 def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
-    """``sup``, ``holdout``, ``holdout:0.3``, ``bonferroni``, ``dkw``, ``given:1.5``, ``optimistic``."""
+    """A rule from its name, with its numbers after a colon: ``holdout:0.3``, ``bonferroni:0,1,2``, ``given:1.5``."""
     from coalmine.bounds import DKW, Bonferroni, Given, HoldOut, Optimistic, Sup
 
     name, _, value = text.partition(":")
     try:
         if name == "given":
             return Given(float(value))
+        if name == "bonferroni" and value:
+            return Bonferroni(tuple(float(each) for each in value.split(",")))
         if name == "holdout":
             return HoldOut(fraction=float(value), seed=seed) if value else HoldOut(seed=seed)
     except InvalidInputError:

@@ -157,6 +157,9 @@ def audit(
             return audit(settings, store=opened, execution=how, watcher=watcher, train=train)
     setting = prepare(settings, data_dir=how.data_dir)
     level = (1.0 - settings.audit.confidence) / len(settings.adversary)
+    if train:
+        for section in settings.adversary:
+            craft(setting, section)  # what does not fit is found now, not after the trainings of the others
     results = []
     for section in settings.adversary:
         if not train and not store.done(fingerprint(_identity(setting, section))):
@@ -263,6 +266,13 @@ class Played:
     trials: Trials
 
 
+def craft(setting: Setting, section: config.AdversarySection) -> Attack:
+    """The attack of one adversary on this setting."""
+    return adversary(section.name, **section.options).craft(
+        setting.base, classes=setting.classes, picture=setting.picture, seed=setting.config.audit.seed
+    )
+
+
 def play_adversary(
     setting: Setting,
     section: config.AdversarySection,
@@ -273,9 +283,7 @@ def play_adversary(
     train: bool = True,
 ) -> Played:
     """Craft the attack and bring it to its number of trials; what is stored already is not trained again."""
-    attack = adversary(section.name, **section.options).craft(
-        setting.base, classes=setting.classes, picture=setting.picture, seed=setting.config.audit.seed
-    )
+    attack = craft(setting, section)
     identity = _identity(setting, section)
     name = fingerprint(identity)
     wanted = setting.config.audit.trials

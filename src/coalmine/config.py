@@ -265,7 +265,8 @@ def _explain(error: ValidationError) -> str:
         return f"{name}: {first['ctx']['error']}"
     if first["type"] == "missing":
         return f"{name} is missing: it has no default"
-    return f"{name} = {first['input']!r} is not allowed: {first['msg'][0].lower()}{first['msg'][1:]}"
+    allowed = first["msg"].replace("Input should be ", "expected ").replace("expected gr", "expected a number gr")
+    return f"{name} = {first['input']!r} is not allowed: {allowed.replace('expected less', 'expected a number less')}"
 
 
 def _suggest(word: str, known: Iterable[str]) -> str:

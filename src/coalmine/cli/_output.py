@@ -68,6 +68,6 @@ def as_option_names(message: str, options: Iterable[str]) -> str:
     """Rewrite the Python names in an error message to option names: ``sample_rate = 2`` → ``--sample-rate = 2``."""
     for option in sorted(options, key=len, reverse=True):
         message = re.sub(
-            rf"(?<![\w-]){re.escape(option)}(?= = |\b is | has |\[)", "--" + option.replace("_", "-"), message
+            rf"(?<![\w.-]){re.escape(option)}(?= = |\b is | has |\[)", "--" + option.replace("_", "-"), message
         )
     return message

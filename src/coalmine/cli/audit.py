@@ -211,7 +211,9 @@ def sentences(result: AuditResult) -> list[str]:
         f"{belief['guarantee']:.1%} sure of it (except with probability about {delta:g}), and guesses better than a "
         f"coin by at most {advantage['guarantee']:.1%} ({'if the claim holds' if own else 'guarantee'}).",
         f"The strongest attack here shows that becoming {belief['evidence']:.1%} sure does happen "
-        f"({strongest.label}, confidence {confidence:.4g}).",
+        f"({strongest.label}, confidence {confidence:.4g})."
+        if strongest.bound.epsilon > 0.0
+        else "No attack here proves anything: none of the lower bounds is above 0.",
     ]
     if not own:
         lines.append(

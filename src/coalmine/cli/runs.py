@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table
+from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
 runs = typer.Typer(help="List, show, resume or remove the runs in a store.", no_args_is_help=False)
@@ -24,7 +24,7 @@ def _summary(run: Any) -> dict[str, Any]:
         "adversary": identity.get("adversary", {}),
         "data": identity.get("data", {}).get("name"),
         "trials": run.trials,
-        "wanted": dict(run.description).get("trials"),
+        "wanted": max(run.trials, dict(run.description).get("trials", 0)),
         "failed_trials": run.failed_trials,
         "failed_blocks": run.failed_blocks,
         "seconds": run.elapsed,
@@ -54,8 +54,8 @@ def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
                 one["run"][:12],
                 f"{_who(one)} on {one['data']}",
                 f"{one['trials']} of {one['wanted']}"
-                + (f", {one['failed_trials']} failed" if one["failed_trials"] else ""),
-                f"{number(one['seconds'], 1)} s",
+                + (f"\n{one['failed_trials']} failed" if one["failed_trials"] else ""),
+                f"{one['seconds']:.1f} s",
                 one["created"][:16].replace("T", " "),
             ]
             for one in found
@@ -92,7 +92,7 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
         ("adversary", _who(payload)),
         ("trials", f"{payload['trials']} of {payload['wanted']}, {payload['failed_trials']} failed"),
         ("failed blocks", str(payload["failed_blocks"])),
-        ("training time", f"{number(payload['seconds'], 1)} s on {', '.join(payload['devices']) or 'nothing yet'}"),
+        ("training time", f"{payload['seconds']:.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
         ("first stored", f"{payload['created']}"),
         ("versions", _pairs(payload["versions"] or {})),
     ]

@@ -1,0 +1,29 @@
+"""coalmine adversaries: the catalogue with its threat models."""
+
+import pytest
+from cli_runner import assert_refused, run
+
+from coalmine.adversaries import CATALOGUE
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_every_adversary_with_its_threat_model(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = run(capsys, "adversaries")
+    assert (done.code, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    for name, kind in CATALOGUE.items():
+        for words in (name, kind.threat.summary, kind.threat.access, kind.threat.modification, kind.threat.paper):
+            assert words in text
+    assert max(len(line.rstrip()) for line in done.out.splitlines()) <= columns
+
+
+def test_json(capsys):
+    entries = {one["name"]: one for one in run(capsys, "adversaries --json").json}
+    assert set(entries) == set(CATALOGUE)
+    assert entries["clipbkd"]["options"] == {"copies": 1, "norm": None, "world0": "clean"}
+    assert {"view", "access", "modification", "dataset", "summary", "paper"} <= set(entries["clipbkd"])
+
+
+def test_it_takes_no_argument(capsys):
+    assert_refused(run(capsys, "adversaries clipbkd"), "clipbkd")

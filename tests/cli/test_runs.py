@@ -1,0 +1,107 @@
+"""coalmine runs: list, show, resume, remove."""
+
+import pytest
+from cli_runner import assert_refused, run
+
+TINY = """
+[data]
+name = "synthetic"
+rows = 60
+[model]
+kind = "logistic"
+[training]
+steps = 4
+sample_rate = 0.5
+noise_multiplier = 1.0
+[audit]
+trials = 32
+[[adversary]]
+name = "membership"
+[[adversary]]
+name = "clipbkd"
+copies = 4
+"""
+
+
+@pytest.fixture(autouse=True)
+def audited(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    (tmp_path / "tiny.toml").write_text(TINY)
+    return run(capsys, "audit tiny.toml --workers 1 --json").json
+
+
+def test_list(capsys):
+    done = run(capsys, "runs list")
+    assert (done.code, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    for words in ("membership on", "clipbkd (copies=4)", "32 of 32"):
+        assert words in text
+    assert max(len(line) for line in done.out.splitlines()) <= 80
+
+
+def test_list_json_names_the_runs_of_the_audit(capsys, audited):
+    listed = run(capsys, "runs list --json").json
+    assert [one["run"] for one in listed] == [one["run"] for one in audited["adversaries"]]
+    assert listed[1]["adversary"] == {"name": "clipbkd", "copies": 4}
+    assert [one["trials"] for one in listed] == [32, 32]
+
+
+def test_show(capsys, audited):
+    name = audited["adversaries"][1]["run"]
+    shown = run(capsys, f"runs show {name[:10]}")
+    assert shown.code == 0
+    for words in (name, "clipbkd (copies=4)", "32 of 32, 0 failed", "noise_multiplier", "cpu float32"):
+        assert words in shown.out
+    details = run(capsys, f"runs show {name[:10]} --json").json
+    assert details["identity"]["training"]["noise_multiplier"] == 1.0
+    assert details["failures"] == []
+
+
+def test_resume_goes_on_with_the_whole_audit(capsys, audited):
+    """A run of which half the blocks are lost (as after a crash) is completed, with the scores it had."""
+    import sqlite3
+
+    name = audited["adversaries"][0]["run"]
+    with sqlite3.connect("coalmine.db") as database:
+        assert database.execute("DELETE FROM block WHERE block = 1").rowcount == 2
+    assert [one["trials"] for one in run(capsys, "runs list --json").json] == [16, 16]
+    resumed = run(capsys, f"runs resume {name[:8]} --workers 1 --json")
+    assert resumed.code == 0
+    for one, before in zip(resumed.json["adversaries"], audited["adversaries"], strict=True):
+        assert one["run"] == before["run"]
+        assert one["epsilon_lower"] == before["epsilon_lower"]
+        assert one["trials"] == 32
+
+
+def test_remove_takes_one_run_away(capsys, audited):
+    name = audited["adversaries"][0]["run"]
+    done = run(capsys, f"runs remove {name[:8]} --yes")
+    assert done.code == 0
+    assert f"Removed run {name[:12]} (32 trials)." in done.out
+    assert [one["run"] for one in run(capsys, "runs list --json").json] == [audited["adversaries"][1]["run"]]
+
+
+def test_an_empty_store(capsys):
+    from coalmine.store import Store
+
+    Store.open("empty.db").close()
+    assert "No runs in empty.db yet" in run(capsys, "runs list --store empty.db").out
+    assert run(capsys, "runs list --store empty.db --json").json == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("runs list --store nowhere.db", ["nowhere.db"]),
+        ("runs show zzzz", ["zzzz", "first characters of a run's fingerprint"]),
+        ("runs show 00000000000000", ["00000000000000", "is no run of this store"]),
+        ("runs resume 00000000000000", ["is no run of this store"]),
+        ("runs remove 00000000000000 --yes", ["is no run of this store"]),
+        ("runs list --store tiny.toml", ["tiny.toml"]),
+        ("runs nonsense", ["nonsense"]),
+        ("runs show", ["Missing argument 'run'"]),
+    ],
+)
+def test_bad_input(line, words, capsys):
+    assert_refused(run(capsys, line), *words)

@@ -1,0 +1,97 @@
+"""coalmine study: list, show, run."""
+
+import pytest
+from cli_runner import assert_refused, run
+
+from coalmine.studies import find, names
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("COALMINE_DATA", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """The first study on tiny data, so that its cells run in a moment."""
+    import dataclasses
+
+    from coalmine import studies
+    from coalmine.studies.cells import Cell, Scale
+
+    real = find("jagielski-2020/table-2")
+    tree = {
+        "data": {"name": "synthetic", "rows": 60},
+        "model": {"kind": "logistic"},
+        "training": {"steps": 4, "sample_rate": 0.5, "noise_multiplier": 1.0},
+        "audit": {"delta": 1e-5, "confidence": 0.99},
+        "adversary": [{"name": "clipbkd"}],
+    }
+    small = dataclasses.replace(
+        real,
+        cells=(Cell(name="one", tree=tree, published=0.0), Cell(name="two", tree=tree, published=None)),
+        scales={
+            "quick": Scale(cells=("one",), trials=32, copies=(1, 2)),
+            "paper": Scale(cells=None, trials=32, copies=(1,)),
+        },
+    )
+    monkeypatch.setattr(studies, "find", lambda name: small)
+    return small
+
+
+def test_list(capsys):
+    listed = run(capsys, "study list --json").json
+    assert [one["study"] for one in listed] == list(names())
+    text = run(capsys, "study list").out
+    for name in names():
+        assert name in text
+
+
+@pytest.mark.parametrize("name", names())
+def test_show(name, capsys):
+    done = run(capsys, f"study show {name}")
+    assert done.code == 0
+    cells = run(capsys, f"study show {name} --json").json
+    assert len(cells) == len(find(name).cells)
+    assert all(one["cell"] in done.out for one in cells)
+
+
+def test_run_prints_ours_beside_the_published_value(small, capsys):
+    done = run(capsys, "study run jagielski-2020/table-2 --workers 1")
+    assert (done.code, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    for words in ("one", "matches", "published", "ours", "proved", "if Gaussian", "heuristic", "guarantee", "(k = "):
+        assert words in text
+    assert "two" not in text.split("The same trainings")[0].split("verdict")[1]
+    assert max(len(line.rstrip()) for line in done.out.splitlines()) <= 80
+    again = run(capsys, "study run jagielski-2020/table-2 --workers 1 --json").json
+    assert len(again) == 1
+    assert again[0]["verdict"] == "matches"
+    assert set(again[0]["by_copies"]) == {"1", "2"}
+    assert again[0]["trials"] == 64
+
+
+def test_run_a_cell_alone_and_train_only(small, capsys):
+    done = run(capsys, "study run jagielski-2020/table-2 --cell two --workers 1 --json")
+    assert [one["cell"] for one in done.json] == ["two"]
+    assert done.json[0]["verdict"] == "no published value"
+    trained = run(capsys, "study run jagielski-2020/table-2 --scale paper --workers 1 --train-only")
+    assert "Trained 2 cells" in trained.out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("study show jagielski-2020/table-9", ["did you mean 'jagielski-2020/table-"]),
+        ("study run nonsense", ["study = 'nonsense' is not known"]),
+        ("study run jagielski-2020/table-2 --scale huge", ["--scale = 'huge'", "quick, paper"]),
+        ("study run jagielski-2020/table-2 --cell sigma=1", ["--cell = 'sigma=1' is not in study", "did you mean"]),
+        ("study run jagielski-2020/table-2 --device tpu", ["--device = 'tpu'"]),
+        ("study run", ["Missing argument 'name'"]),
+    ],
+)
+def test_bad_input(line, words, capsys):
+    assert_refused(run(capsys, line), *words)

@@ -79,7 +79,7 @@ def test_twenty_kills_then_resume_gives_the_scores_of_an_unbroken_run(written, t
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert broken.returncode == 0, broken.stderr
-    assert int(broken.stdout) >= 10  # the others met an audit that was complete already
+    assert int(broken.stdout) >= 3  # on a very fast machine the later ones meet an audit that is complete
     audit(config.load(path), store=tmp_path / "whole.db", execution=Execution(workers=1))
     assert_same(stored(tmp_path / "broken.db"), stored(tmp_path / "whole.db"))
 

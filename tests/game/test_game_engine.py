@@ -74,13 +74,12 @@ def test_blocks_and_worlds_follow_from_the_number_alone():
         trials_of(-1)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_every_block_is_stored_once_and_told_once(store, workers):
-    seen = play(Counting(), store, trials=200, workers=workers)
+def test_every_block_is_stored_once_and_told_once(store):
+    seen = play(Counting(), store, trials=200)
     assert store.done(NAME) == set(range(13))
     assert sorted(int(one.trial[0]) for one in seen) == [16 * block for block in range(13)]
     np.testing.assert_array_equal(store.scores(NAME).score, np.arange(208.0))
-    assert play(Counting(), store, trials=200, workers=workers) == []
+    assert play(Counting(), store, trials=200) == []
 
 
 def test_a_block_that_fails_is_reported_and_tried_again(store):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from coalmine import config
-from coalmine.audit import audit
+from coalmine.auditing import audit
 from coalmine.config import Execution
 from coalmine.store import Store
 

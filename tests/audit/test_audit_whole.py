@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from coalmine import audit as audits
+from coalmine import auditing as audits
 from coalmine import bounds, config, data
-from coalmine.audit import audit, distance, prepare, prove, scores_of
+from coalmine.auditing import audit, distance, prepare, prove, scores_of
 from coalmine.config import Execution
 from coalmine.errors import InvalidInputError, StoreError, UnsupportedError
 from coalmine.game import BuiltInTask

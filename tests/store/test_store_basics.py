@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coalmine.errors import CoalmineError, InvalidInputError, StoreError
-from coalmine.store import BlockResult, Store, Writer
+from coalmine.store import BlockResult, Store
 
 RUN = "ab" * 32
 OTHER = "ac" * 32
@@ -204,43 +204,3 @@ def test_many_blocks_in_one_transaction_and_a_contradiction_spares_the_others(st
     assert store.renew(RUN) == ()
     assert store.scores(RUN).score.tolist() == (np.arange(16) / 7).tolist()
     assert store.put_many(RUN, {}) == ()
-
-
-def test_a_writer_stores_everything_and_reports_what_is_done(store):
-    stored = []
-    with Writer(store, RUN, on_stored=stored.append) as writer:
-        for index in range(100):
-            writer.put(index, block(4 * index))
-    assert sorted(index for group in stored for index in group) == list(range(100))
-    assert store.done(RUN) == set(range(100))
-    assert len(store.scores(RUN)) == 400
-
-
-def test_a_writer_passes_its_errors_on(store):
-    def unhappy():
-        with Writer(store, RUN) as writer:
-            writer.put(0, block(0, shift=1.0))
-
-    store.put(RUN, 0, block(0))
-    with pytest.raises(StoreError, match="other scores"):
-        unhappy()
-
-    def broken(_):
-        raise KeyError("progress")
-
-    def keeps_going():
-        with Writer(store, RUN, on_stored=broken) as writer:
-            for index in range(1, 10_000):
-                writer.put(index, block(4 * index))
-
-    with pytest.raises(KeyError, match="progress"):
-        keeps_going()
-
-    def interrupted():
-        with Writer(store, RUN) as writer:
-            writer.put(20_000, block(80_000))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert 20_000 in store.done(RUN)

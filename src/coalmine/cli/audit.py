@@ -93,7 +93,7 @@ def run_audit(
 ) -> int:
     """Run an audit with its progress bar, print the result, and give the exit code."""
     from coalmine import report as reports
-    from coalmine.audit import audit as run
+    from coalmine.auditing import audit as run
     from coalmine.cli._watch import Watch
 
     if report is not None:  # found out now, not after hours of training

@@ -51,7 +51,7 @@ def report(
 def _stored(store: Store, run: Run, *, data_dir: str | None) -> AuditResult:
     """What the stored trials of the run's audit prove."""
     from coalmine import config as configs
-    from coalmine.audit import audit
+    from coalmine.auditing import audit
     from coalmine.errors import StoreError
 
     stored = dict(run.description).get("config", {})

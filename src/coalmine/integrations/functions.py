@@ -1,7 +1,7 @@
 """``audit_function``: the privacy game against a training that the user wrote.
 
 ``train(dataset, seed)`` gives a model (or whatever is released), ``score(model)`` one number that is larger when the
-model looks like world 1. All else is as in :func:`coalmine.audit.audit`: blocks, store, bounds, verdict.
+model looks like world 1. All else is as in :func:`coalmine.auditing.audit`: blocks, store, bounds, verdict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from coalmine import _validate, audit, bounds
+from coalmine import _validate, auditing, bounds
 from coalmine.config import AuditSection, Execution, FunctionConfig
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, blocks_for
@@ -45,7 +45,7 @@ def audit_function(
     workers: int = 1,
     timeout: float | None = None,
     store: Store | str | Path = "coalmine.db",
-    watcher: audit.Watcher | None = None,
+    watcher: auditing.Watcher | None = None,
 ) -> AuditResult:
     """Play the privacy game against ``train`` and test what is claimed for it.
 
@@ -103,8 +103,8 @@ def audit_function(
         audit=section,
     )
     who = _identity(train, score, worlds, built, settings)
-    fingerprint = audit.fingerprint(who)
-    description = {"identity": who, "versions": audit.versions(), "config": settings.model_dump(mode="json")}
+    fingerprint = auditing.fingerprint(who)
+    description = {"identity": who, "versions": auditing.versions(), "config": settings.model_dump(mode="json")}
     store.register(fingerprint, {**description, "trials": section.trials})
     with tempfile.TemporaryDirectory(prefix="coalmine-") as notes:
         task = FunctionTask(
@@ -118,7 +118,7 @@ def audit_function(
         )
         if separate:
             _check_portable(task)
-        watching = watcher or audit.Nobody()
+        watching = watcher or auditing.Nobody()
         done = store.scores(fingerprint, below=section.trials)
         watching.begin(f"{NAME} ({settings.train})", trials=section.trials, copies=built.copies, done=done)
         missing = blocks_for(section.trials, done=store.done(fingerprint))

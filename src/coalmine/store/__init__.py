@@ -5,6 +5,5 @@ The store knows no game: it keeps numbers under a fingerprint and gives them bac
 
 from coalmine.store.records import BlockResult, Failure, Run, Trials
 from coalmine.store.sqlite import SCHEMA_VERSION, Store
-from coalmine.store.writer import Writer
 
-__all__ = ["SCHEMA_VERSION", "BlockResult", "Failure", "Run", "Store", "Trials", "Writer"]
+__all__ = ["SCHEMA_VERSION", "BlockResult", "Failure", "Run", "Store", "Trials"]

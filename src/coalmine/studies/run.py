@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from coalmine import bounds
-from coalmine.audit import Watcher, distance, play_adversary, prepare, scores_of
+from coalmine.auditing import Watcher, distance, play_adversary, prepare, scores_of
 from coalmine.config import Execution
 from coalmine.records import plain
 from coalmine.store import Store

@@ -135,7 +135,7 @@ def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Set
 
 
 def audit(
-    settings: config.AuditConfig,
+    settings: config.AuditConfig | Mapping[str, Any] | str | Path | None = None,
     *,
     store: Store | str | Path = "coalmine.db",
     execution: config.Execution | None = None,
@@ -144,6 +144,7 @@ def audit(
 ) -> AuditResult:
     """Play the privacy game against DP-SGD with every adversary of the config, and say what theory and evidence give.
 
+    ``settings`` is a config, the same as plain data, the path of a TOML file, or nothing for the built-in example.
     Trials are stored as they are done: a second call with the same config goes on where the first one stopped, and
     asking for more trials reuses those that are there. The level is shared among the adversaries, so that all their
     bounds hold together at the stated confidence.
@@ -152,6 +153,8 @@ def audit(
     adversary without trials in both worlds is left out.
     """
     how = execution or config.Execution()
+    if not isinstance(settings, config.AuditConfig):
+        settings = config.parse(settings) if isinstance(settings, Mapping) else config.load(settings)
     if not isinstance(store, Store):
         with Store.open(store) as opened:
             return audit(settings, store=opened, execution=how, watcher=watcher, train=train)

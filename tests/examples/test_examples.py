@@ -49,7 +49,7 @@ def test_opacus_with_right_and_with_half_the_noise(capsys, train, code):
     found = main(["audit", *arguments, "--claim-dpsgd", "0.5,1.0,4", "--trials", "320", "--store", "trials.db"])
     shown = " ".join(capsys.readouterr().out.split())
     assert found == code
-    assert ("REFUTED: this cannot be DP-SGD" in shown) == bool(code)
+    assert ("Refuted: this cannot be DP-SGD" in shown) == bool(code)
 
 
 def test_the_opacus_example_says_which_dpsgd_it_was():

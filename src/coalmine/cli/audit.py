@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._output import Json, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -168,6 +168,8 @@ _CHANGES = {"add_remove": "added or removed", "replace": "replaced"}
 
 def show(result: AuditResult) -> None:
     """The table and the sentences of an audit."""
+    from coalmine.report import words
+
     section, mechanism = result.config.audit, result.mechanism
     own = "train" in mechanism
     if own:
@@ -180,7 +182,7 @@ def show(result: AuditResult) -> None:
         )
     if result.accuracy is not None:
         subject += f" Mean test accuracy {result.accuracy:.1%}."
-    print_lines([subject] + ([result.data_note] if result.data_note else []))
+    print_lines([subject])
     row = _CHANGES[result.guarantee.relation]
     print_table(
         f"ε at δ = {section.delta:g} for one row {row}, from {sum(result.strongest.bound.trials)} trials each; "
@@ -190,10 +192,10 @@ def show(result: AuditResult) -> None:
             [
                 one.label,
                 one.view.value.replace("_", " "),
-                f"≥ {number(one.bound.epsilon, 2)}",
-                f"≥ {number(one.gaussian.epsilon, 2)}",
-                f"≈ {number(result.heuristic.epsilon, 2)}" if result.heuristic else "-",
-                f"≤ {number(result.guarantee.epsilon, 2)}",
+                f"≥ {words.down(one.bound.epsilon)}",
+                f"≥ {words.down(one.gaussian.epsilon)}",
+                f"≈ {words.near(result.heuristic.epsilon)}" if result.heuristic else "-",
+                f"≤ {words.up(result.guarantee.epsilon)}",
             ]
             for one in result.adversaries
         ],
@@ -202,42 +204,16 @@ def show(result: AuditResult) -> None:
 
 
 def sentences(result: AuditResult) -> list[str]:
-    """What it means, in plain words."""
-    belief, advantage, strongest = result.belief, result.advantage, result.strongest
-    delta, confidence = result.config.audit.delta, result.config.audit.confidence
-    own = "train" in result.mechanism
-    lines = [
-        f"For one person: whoever starts undecided about whether a given row was used becomes at most "
-        f"{belief['guarantee']:.1%} sure of it (except with probability about {delta:g}), and guesses better than a "
-        f"coin by at most {advantage['guarantee']:.1%} ({'if the claim holds' if own else 'guarantee'}).",
-        f"The strongest attack here shows that becoming {belief['evidence']:.1%} sure does happen "
-        f"({strongest.label}, confidence {confidence:.4g})."
-        if strongest.bound.epsilon > 0.0
-        else "No attack here proves anything: none of the lower bounds is above 0.",
-    ]
-    if not own:
+    """What it means, in the report's own words."""
+    from coalmine.report import words
+
+    lines = ["For one person:", *words.meaning(result), ""]
+    if "train" not in result.mechanism:
         lines.append(
             "The verdict rests on the proved bounds; 'if Gaussian' also assumes a Gaussian trade-off curve, and the "
             "heuristic is a prediction for one who sees the last model alone."
         )
-    claimed = result.config.audit.claim_epsilon
-    promise = f"the {'claim' if own else 'guarantee'} ε = {number(result.guarantee.epsilon, 2)}"
-    what = f"the claim ε = {claimed:g}" if claimed else promise
-    if result.verdict == "refuted":
-        lines.append(
-            f"REFUTED: {result.refutation or f'the evidence contradicts {what}'} at confidence {confidence:.4g}."
-        )
-    else:
-        best = result.ceiling
-        lines.append(f"Consistent: the evidence does not contradict {what}.")
-        if best < result.claim:
-            lines.append(
-                f"With these trials even a perfect attack could prove no more than ε ≥ {best:.2f}: a larger claim "
-                "cannot be refuted without more trials (see coalmine plan)."
-            )
-    failed = sum(one.failed for one in result.adversaries)
-    if failed:
-        lines.append(f"{failed} trainings did not end with finite numbers; they count with the lowest score.")
-    if own:
-        lines += strongest.notes
+    lines += [words.verdict(result), *words.caveats(result)]
+    if "train" in result.mechanism:
+        lines += result.strongest.notes
     return lines

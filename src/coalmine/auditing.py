@@ -126,6 +126,7 @@ def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Set
             regulariser=training.regularizer,
             initialisation=Glorot(scale=training.initialization, seed=settings.audit.seed),
             dtype=training.dtype,
+            allow_tf32=training.allow_tf32,
         ),
         sample_rate=rate,
         guarantee=guarantee,

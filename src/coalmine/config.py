@@ -67,6 +67,7 @@ class TrainingSection(_Section):
     sampling: Literal["poisson", "full"] = "poisson"
     initialization: NonNegative = 1.0
     dtype: Literal["float32", "float64"] = "float32"
+    allow_tf32: bool = False
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:

@@ -161,6 +161,8 @@ def audit(
             return audit(settings, store=opened, execution=how, watcher=watcher, train=train)
     setting = prepare(settings, data_dir=how.data_dir)
     level = (1.0 - settings.audit.confidence) / len(settings.adversary)
+    # Found out now, not after the training: a confidence that the bound cannot reach.
+    bounds.lower_bound(Scores([0.0, 0.0], [1.0, 1.0]), delta=settings.audit.delta, confidence=1.0 - level)
     if train:
         for section in settings.adversary:
             craft(setting, section)  # what does not fit is found now, not after the trainings of the others

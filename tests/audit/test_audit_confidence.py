@@ -1,0 +1,22 @@
+"""A question that no number of trials can answer is refused before anything is trained."""
+
+import pytest
+
+from coalmine import config
+from coalmine.auditing import audit
+from coalmine.store import Store
+
+
+def test_a_confidence_beyond_reach_is_found_before_training(tmp_path):
+    with pytest.raises(ValueError, match="too high for the sup-test"):
+        audit(config.load(overrides=["audit.confidence=0.99999999"]), store=tmp_path / "a.db")
+    with Store.open(tmp_path / "a.db") as store:
+        assert store.runs() == ()
+
+
+def test_settings_may_be_plain_data_or_a_file(tmp_path):
+    tree = {"audit": {"confidence": 0.99999999}}
+    (tmp_path / "audit.toml").write_text("[audit]\nconfidence = 0.99999999\n", encoding="utf-8")
+    for settings in (tree, tmp_path / "audit.toml", str(tmp_path / "audit.toml")):
+        with pytest.raises(ValueError, match="too high for the sup-test"):
+            audit(settings, store=tmp_path / "a.db")

@@ -34,8 +34,8 @@ def small(monkeypatch):
         real,
         cells=(Cell(name="one", tree=tree, published=0.0), Cell(name="two", tree=tree, published=None)),
         scales={
-            "quick": Scale(cells=("one",), trials=32, copies=(1, 2)),
-            "paper": Scale(cells=None, trials=32, copies=(1,)),
+            "quick": Scale(cells=("one",), trials=32, copies=(1, 2), tolerance=0.15),
+            "paper": Scale(cells=None, trials=32, copies=(1,), tolerance=0.15),
         },
     )
     monkeypatch.setattr(studies, "find", lambda name: small)

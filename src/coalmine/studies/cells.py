@@ -48,11 +48,15 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """How much of a study is run: which cells (all where None), how many trials, which numbers of copies."""
+    """How much of a study is run: which cells (all where None), how many trials, which numbers of copies.
+
+    A smaller scale proves less by design, so it has a tolerance of its own.
+    """
 
     cells: tuple[str, ...] | None
     trials: int
     copies: tuple[int, ...]
+    tolerance: float
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,6 @@ class Study:
     title: str
     citation: str
     notes: tuple[str, ...]
-    tolerance: float
     delta: float
     cells: tuple[Cell, ...]
     scales: Mapping[str, Scale]
@@ -139,7 +142,6 @@ def _parse(name: str, tree: Mapping[str, Any]) -> Study:
         title=tree["title"],
         citation=tree["citation"],
         notes=tuple(tree.get("notes", ())),
-        tolerance=float(tree["tolerance"]),
         delta=float(tree["delta"]),
         cells=tuple(cells),
         scales={
@@ -147,6 +149,7 @@ def _parse(name: str, tree: Mapping[str, Any]) -> Study:
                 cells=tuple(part["cells"]) if "cells" in part else None,
                 trials=int(part["trials"]),
                 copies=tuple(part["copies"]),
+                tolerance=float(part["tolerance"]),
             )
             for scale, part in tree["scale"].items()
         },

@@ -90,7 +90,7 @@ def run_cell(study: Study, *, cell: Cell, scale: Scale, store: Store, how: Execu
         guarantee=guarantee,
         heuristic=heuristic,
         verdict=verdict(
-            best["ours"], published=cell.published, tolerance=study.tolerance,
+            best["ours"], published=cell.published, tolerance=scale.tolerance,
             proved=max(best["paid_delta"], best["gaussian"]), guarantee=guarantee,
         ),
         trials=trials,

@@ -150,7 +150,7 @@ class EpsilonDelta:
     copies: int = 1
     method: str = dataclasses.field(default="clopper_pearson", init=False)
     # A compromise: 0.1 is 5 % tighter on Gaussian scores, where rare scores tell most, but loses a third on randomised
-    # response and Laplace; 0.001 is the other way round. No rule is more than 2 % tighter here (docs/coverage.md).
+    # response and Laplace; 0.001 is the other way round. Other rules are at most 4 % tighter there (docs/coverage.md).
     inner_level: float = dataclasses.field(default=0.02, init=False)
 
     def __post_init__(self) -> None:

@@ -21,13 +21,14 @@ import numpy as np
 import coalmine
 from coalmine import bounds, config, data
 from coalmine.accounting import calibrate, last_iterate, standard
-from coalmine.adversaries import Adversary, Attack, adversary
+from coalmine.adversaries import Adversary, Attack, Scene, adversary
 from coalmine.errors import InvalidInputError, StoreError, UnsupportedError
 from coalmine.game import ACCURACY, BLOCK_SIZE, BuiltInTask, blocks_for
 from coalmine.game.engines import local
 from coalmine.identifiability import advantage, belief
 from coalmine.records import DpSgd, Estimate, Guarantee, Heuristic, LowerBound, Relation, Sampling, Scores
 from coalmine.results import AdversaryResult, AuditResult
+from coalmine.roles import View
 from coalmine.store import BlockResult, Store, Trials
 from coalmine.training import (
     BernauCnn,
@@ -163,14 +164,15 @@ def audit(
     level = (1.0 - settings.audit.confidence) / len(settings.adversary)
     # Found out now, not after the training: a confidence that the bound cannot reach.
     bounds.lower_bound(Scores([0.0, 0.0], [1.0, 1.0]), delta=settings.audit.delta, confidence=1.0 - level)
-    if train:
-        for section in settings.adversary:
-            craft(setting, section)  # what does not fit is found now, not after the trainings of the others
+    sections = [
+        section for section in settings.adversary if train or store.done(fingerprint(_identity(setting, section)))
+    ]
+    attacks = [craft(setting, section) for section in sections]  # what does not fit is found before any training
     results = []
-    for section in settings.adversary:
-        if not train and not store.done(fingerprint(_identity(setting, section))):
-            continue
-        played = play_adversary(setting, section, store=store, how=how, watcher=watcher or Nobody(), train=train)
+    for section, attack in zip(sections, attacks, strict=True):
+        played = play_adversary(
+            setting, section, attack=attack, store=store, how=how, watcher=watcher or Nobody(), train=train
+        )
         if len(played.trials) >= 2:
             results.append(_judge(setting, section, played, level=level))
     if not results:
@@ -275,7 +277,15 @@ class Played:
 def craft(setting: Setting, section: config.AdversarySection) -> Attack:
     """The attack of one adversary on this setting."""
     return adversary(section.name, **section.options).craft(
-        setting.base, classes=setting.classes, picture=setting.picture, seed=setting.config.audit.seed
+        Scene(
+            base=setting.base,
+            classes=setting.classes,
+            network=setting.network,
+            training=setting.training,
+            picture=setting.picture,
+            held_out=setting.test if setting.test.rows else None,
+            seed=setting.config.audit.seed,
+        )
     )
 
 
@@ -286,10 +296,11 @@ def play_adversary(
     store: Store,
     how: config.Execution,
     watcher: Watcher,
+    attack: Attack | None = None,
     train: bool = True,
 ) -> Played:
-    """Craft the attack and bring it to its number of trials; what is stored already is not trained again."""
-    attack = craft(setting, section)
+    """Bring the attack (crafted here, unless given) to its number of trials; what is stored is not trained again."""
+    attack = attack or craft(setting, section)
     identity = _identity(setting, section)
     name = fingerprint(identity)
     wanted = setting.config.audit.trials
@@ -299,11 +310,12 @@ def play_adversary(
     store.register(name, {"identity": identity, "trials": wanted, "versions": versions(), "config": settings})
     task = BuiltInTask(
         fingerprint=name,
-        network=setting.network,
+        network=attack.network or setting.network,
         neighbours=attack.neighbours,
-        training=setting.training,
+        training=attack.training or setting.training,
         distinguisher=attack.distinguisher,
-        test=setting.test if setting.test.rows else None,
+        test=setting.test if setting.test.rows and attack.network is None else None,
+        shortcut=attack.shortcut,
         device=how.device,
     )
     watcher.begin(
@@ -329,6 +341,8 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         confidence=1.0 - level,
         relation=neighbours.relation,
         copies=neighbours.copies,
+        mechanism=setting.mechanism,
+        view=who.threat.view,
     )
     return AdversaryResult(
         name=section.name,
@@ -380,11 +394,20 @@ def scores_of(trials: Trials) -> Scores:
 
 
 def prove(
-    scores: Scores, *, delta: float, confidence: float, relation: Relation, copies: int
+    scores: Scores,
+    *,
+    delta: float,
+    confidence: float,
+    relation: Relation,
+    copies: int,
+    mechanism: DpSgd | None = None,
+    view: View = View.ALL_ITERATES,
 ) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
     """The bound that assumes nothing, for the verdict; then what further methods make of the same scores.
 
-    All are per row added or removed; for worlds that differ by replaced rows, bounds per row replaced come too.
+    All are per row added or removed; for worlds that differ by replaced rows, bounds per row replaced come too. Where
+    the ``mechanism`` is known, so is its family of trade-off curves, and only its noise is estimated: the curves of
+    DP-SGD, and for one who sees no more than the final model those of its last iterate too.
     """
     rows = distance(relation, copies)
     first = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows)
@@ -392,6 +415,21 @@ def prove(
         bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows, threshold=bounds.HoldOut()),
         bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows, method="gdp"),
     ]
+    if mechanism is not None and mechanism.relation is Relation.ADD_REMOVE:
+        families = ("standard",) if view is View.ALL_ITERATES else ("standard", "last_iterate")
+        others += [
+            bounds.dpsgd(
+                scores,
+                delta=delta,
+                confidence=confidence,
+                copies=rows,
+                sample_rate=mechanism.sample_rate,
+                steps=mechanism.steps,
+                sampling=mechanism.sampling,
+                family=family,
+            )
+            for family in families
+        ]
     if relation is Relation.REPLACE:
         others += [
             bounds.lower_bound(

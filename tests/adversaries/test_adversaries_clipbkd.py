@@ -9,11 +9,17 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from coalmine import data
-from coalmine.adversaries import adversary
+from coalmine.adversaries import Scene, adversary
 from coalmine.adversaries.clipbkd import class_scores, least_direction
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
-from coalmine.training import Dataset
+from coalmine.training import Dataset, TrainingConfig
+from coalmine.training import LogisticRegression as Network
+
+
+def scene(base, classes):
+    training = TrainingConfig(steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=1.0, sample_rate=0.5)
+    return Scene(base=base, classes=classes, network=Network(base.shape[0], classes=max(classes, 2)), training=training)
 
 
 @pytest.mark.parametrize("shape", [(50, 7), (7, 50), (30, 30), (400, 3)])
@@ -60,7 +66,7 @@ def test_the_label_is_the_least_likely_one_of_an_independent_fit():
     loaded = data.load("digits")
     x, y = loaded.x_train.astype(np.float64), loaded.y_train
     base = Dataset(loaded.x_train, y)
-    neighbours = adversary("clipbkd").craft(base, classes=10, picture=None, seed=0).neighbours
+    neighbours = adversary("clipbkd").craft(scene(base, 10)).neighbours
     point = neighbours.canary.x[0].astype(np.float64)
     # The same objective by another library: the constant is a feature, so that it has the same ridge.
     fit = LogisticRegression(C=1.0 / (1e-3 * len(x)), fit_intercept=False, tol=1e-8, max_iter=2000)
@@ -86,14 +92,14 @@ def test_the_norm_is_the_one_asked_for_or_the_mean_norm_of_the_rows():
     loaded = data.subset(data.load("digits"), rows=200)
     base = Dataset(loaded.x_train, loaded.y_train)
     for norm, expected in ((10.0, 10.0), (None, np.linalg.norm(loaded.x_train.astype(float), axis=1).mean())):
-        x = adversary("clipbkd", norm=norm).craft(base, classes=10, picture=None, seed=0).neighbours.canary.x
+        x = adversary("clipbkd", norm=norm).craft(scene(base, 10)).neighbours.canary.x
         assert np.linalg.norm(x[0].astype(float)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("copies", [1, 2, 4, 8])
 def test_clean_adds_k_equal_rows(copies):
     base = Dataset(np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 2)
-    neighbours = adversary("clipbkd", copies=copies).craft(base, classes=2, picture=None, seed=0).neighbours
+    neighbours = adversary("clipbkd", copies=copies).craft(scene(base, 2)).neighbours
     assert (neighbours.relation, neighbours.copies, neighbours.base.rows) == (Relation.ADD_REMOVE, copies, 40)
     assert len(np.unique(neighbours.canary.x, axis=0)) == 1
 
@@ -101,9 +107,7 @@ def test_clean_adds_k_equal_rows(copies):
 @pytest.mark.parametrize("copies", [1, 4])
 def test_relabelled_replaces_k_rows_that_differ_in_the_label_alone(copies):
     base = Dataset(np.random.default_rng(0).normal(size=(40, 5)), np.arange(40) % 2)
-    neighbours = (
-        adversary("clipbkd", copies=copies, world0="relabelled").craft(base, classes=2, picture=None, seed=0).neighbours
-    )
+    neighbours = adversary("clipbkd", copies=copies, world0="relabelled").craft(scene(base, 2)).neighbours
     assert (neighbours.relation, neighbours.copies) == (Relation.REPLACE, copies)
     assert neighbours.replaced == tuple(range(40, 40 + copies))
     np.testing.assert_array_equal(neighbours.base.x[40:], neighbours.canary.x)
@@ -113,4 +117,4 @@ def test_relabelled_replaces_k_rows_that_differ_in_the_label_alone(copies):
 
 def test_one_class_is_not_enough():
     with pytest.raises(InvalidInputError, match="1 class"):
-        adversary("clipbkd").craft(Dataset(np.eye(4), np.zeros(4, dtype=int)), classes=1, picture=None, seed=0)
+        adversary("clipbkd").craft(scene(Dataset(np.eye(4), np.zeros(4, dtype=int)), 1))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coalmine import data
-from coalmine.adversaries import CATALOGUE, Adversary, ThreatModel, adversary
+from coalmine.adversaries import CATALOGUE, Adversary, Scene, ThreatModel, adversary
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation
 from coalmine.roles import View
@@ -23,8 +23,12 @@ def digits():
 
 
 def craft(name, digits, *, seed=0, **options):
-    base, classes, picture = digits
-    return adversary(name, **options).craft(base, classes=classes, picture=picture, seed=seed)
+    return adversary(name, **options).craft(scene(*digits, seed=seed))
+
+
+def scene(base, classes, picture, *, seed=0):
+    network = LogisticRegression(base.shape[0], classes=classes)
+    return Scene(base=base, classes=classes, network=network, training=config(), picture=picture, seed=seed)
 
 
 def config(**changes):
@@ -69,9 +73,9 @@ def test_the_same_seed_gives_the_same_worlds(name, digits):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_base_data_is_not_touched(name, digits):
-    base, classes, picture = digits
+    base = digits[0]
     before = base.x.copy()
-    adversary(name).craft(base, classes=classes, picture=picture, seed=0)
+    adversary(name).craft(scene(*digits))
     np.testing.assert_array_equal(base.x, before)
 
 
@@ -231,4 +235,4 @@ def test_options_that_do_not_fit_the_data(name, options, words, digits):
 
 def test_backdoor_needs_pictures():
     with pytest.raises(UnsupportedError, match="no pictures"):
-        adversary("backdoor").craft(Dataset(np.eye(8), np.arange(8) % 2), classes=2, picture=None, seed=0)
+        adversary("backdoor").craft(scene(Dataset(np.eye(8), np.arange(8) % 2), 2, None))

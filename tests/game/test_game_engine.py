@@ -29,6 +29,7 @@ class Counting:
     fingerprint: str = NAME
     device: str = "cpu"
     separate: bool = False
+    most_together: None = None
 
     def play(self, blocks):
         for block in blocks:
@@ -144,7 +145,7 @@ def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
 
 
 def test_groups_grow_to_a_couple_of_seconds():
-    group = local._Group("cpu")
+    group = local._Group("cpu", most=None)
     assert group.size == 1
     group.learn([result_of(0)])
     assert group.size == 64  # 0.01 s a block: capped

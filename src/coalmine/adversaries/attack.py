@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar, Protocol, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coalmine.roles import Distinguisher, View
-from coalmine.training import Dataset, Neighbours
+from coalmine.training import Dataset, Neighbours, Network, TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,25 +24,66 @@ class ThreatModel:
     paper: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Scene:
+    """What every adversary knows before the game: the data, the network, the training with all its numbers.
+
+    ``base`` has the rows in the shape that the network takes; ``picture`` is the shape of a row as a picture (channels,
+    where there are any, first), if the rows are pictures. ``held_out`` are rows of the same distribution that are not
+    trained on (None where there are none). Everything random in an attack comes from ``seed``.
+    """
+
+    base: Dataset
+    classes: int
+    network: Network
+    training: TrainingConfig
+    picture: tuple[int, ...] | None = None
+    held_out: Dataset | None = None
+    seed: int = 0
+
+    @property
+    def sample_rate(self) -> float:
+        """q of the training."""
+        return self.training.rate(self.base.rows)
+
+
+class Shortcut(Protocol):
+    """Scores without training, for worlds so simple that their distribution is known: the same law, a shorter road.
+
+    An attack with a shortcut still has its neighbours and its distinguisher, and a test holds the two roads against
+    each other.
+    """
+
+    def scores(
+        self, trials: NDArray[np.int64], *, worlds: NDArray[np.int8], fingerprint: str, device: str
+    ) -> NDArray[np.float64]:
+        """One score a trial, a function of (fingerprint, trial, world) alone, whatever trials are asked together."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attack:
-    """Two worlds and the one who tells them apart. ``notes`` are sentences for the report."""
+    """Two worlds and the one who tells them apart. ``notes`` are sentences for the report.
+
+    An adversary that chooses the data set, or what is learnt from it, gives the ``network`` and the ``training`` that
+    stand in for the scene's; clipping norm, noise, sampling rate and steps must stay those of the scene, because it is
+    their promise that is audited.
+    """
 
     neighbours: Neighbours
     distinguisher: Distinguisher
     notes: tuple[str, ...] = ()
+    network: Network | None = None
+    training: TrainingConfig | None = None
+    shortcut: Shortcut | None = None
 
 
 @runtime_checkable
 class Adversary(Protocol):
-    """A frozen dataclass whose fields are the adversary's options; everything random comes from ``seed``."""
+    """A frozen dataclass whose fields are the adversary's options."""
 
     threat: ClassVar[ThreatModel]
 
-    def craft(self, base: Dataset, *, classes: int, picture: tuple[int, ...] | None, seed: int) -> Attack:
-        """Choose the worlds for this base data and prepare the test that tells them apart.
-
-        ``base`` has the rows in the shape that the network takes; ``picture`` is the shape of a row as a picture
-        (channels, where there are any, first), if the rows are pictures.
-        """
+    def craft(self, scene: Scene) -> Attack:
+        """Choose the worlds for this scene and prepare the test that tells them apart."""
         ...

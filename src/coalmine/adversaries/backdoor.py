@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate, seeds
-from coalmine.adversaries.attack import Attack, ThreatModel
+from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.distinguishers.queries import Loss
 from coalmine.errors import UnsupportedError
 from coalmine.records import Relation
-from coalmine.training import Dataset, ExampleCanary, Neighbours
+from coalmine.training import ExampleCanary, Neighbours
 
 _QUERIES = 256
 """How many marked rows the test asks about: enough to average over, few enough to be quick."""
@@ -45,14 +45,15 @@ class Backdoor:
         _validate.integer("target", self.target, at_least=0)
         _validate.integer("square", self.square, at_least=1)
 
-    def craft(self, base: Dataset, *, classes: int, picture: tuple[int, ...] | None, seed: int) -> Attack:
+    def craft(self, scene: Scene) -> Attack:
         """Mark k rows of other classes; ask about marked rows that were not used."""
+        base, classes, picture = scene.base, scene.classes, scene.picture
         if self.target >= classes:
             raise _validate.reject("target", self.target, f"a class of the data, at most {classes - 1}")
         others = np.flatnonzero(base.y != self.target)
         if others.size < self.copies + 1:
             raise _validate.reject("copies", self.copies, f"fewer than the {others.size} rows of other classes")
-        order = seeds.generator(str(seed), purpose="backdoor rows", trial=0).permutation(others)
+        order = seeds.generator(str(scene.seed), purpose="backdoor rows", trial=0).permutation(others)
         chosen, asked = order[: self.copies], order[self.copies : self.copies + _QUERIES]
         marked = mark(base.x[chosen], picture=picture, size=self.square)
         queries = mark(base.x[asked], picture=picture, size=self.square)

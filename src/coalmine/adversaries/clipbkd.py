@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from coalmine import _validate, seeds
-from coalmine.adversaries.attack import Attack, ThreatModel
+from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.distinguishers.queries import OutputShift
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
@@ -48,12 +48,12 @@ class ClipBkd:
             _validate.positive("norm", self.norm)
         _validate.choice("world0", self.world0, ("clean", "relabelled"))
 
-    def craft(self, base: Dataset, *, classes: int, picture: tuple[int, ...] | None, seed: int) -> Attack:
+    def craft(self, scene: Scene) -> Attack:
         """Find the direction and the label, then plant the copies."""
-        norm = self.norm
+        base, norm = scene.base, self.norm
         if norm is None:
             norm = float(np.mean(np.linalg.norm(np.asarray(base.x, dtype=np.float64).reshape(base.rows, -1), axis=1)))
-        point, label, other = _poison(_Content(base), norm, classes)
+        point, label, other = _poison(_Content(base), norm, scene.classes)
         x = point.reshape(base.shape).astype(base.x.dtype)
         notes = [f"x_p has norm {norm:.4g}, label {label}; {self.copies} copies"]
         if self.world0 == "clean":

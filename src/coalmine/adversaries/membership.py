@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from coalmine import _validate, seeds
-from coalmine.adversaries.attack import Attack, ThreatModel
+from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.distinguishers.queries import Loss
 from coalmine.errors import InvalidInputError
 from coalmine.training import Dataset, ExampleCanary, Neighbours
@@ -36,13 +36,14 @@ class Membership:
         if self.row is not None:
             _validate.integer("row", self.row, at_least=0)
 
-    def craft(self, base: Dataset, *, classes: int, picture: tuple[int, ...] | None, seed: int) -> Attack:
+    def craft(self, scene: Scene) -> Attack:
         """Take one row out of the data; world 1 gets it back."""
+        base = scene.base
         if base.rows < 2:
             raise InvalidInputError(f"the data has {base.rows} row: membership takes one out and needs at least 2")
         row = self.row
         if row is None:
-            row = int(seeds.generator(str(seed), purpose="membership row", trial=0).integers(base.rows))
+            row = int(seeds.generator(str(scene.seed), purpose="membership row", trial=0).integers(base.rows))
         elif row >= base.rows:
             raise _validate.reject("row", row, f"a row of the data, at most {base.rows - 1}")
         keep = np.arange(base.rows) != row

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coalmine.adversaries import Shortcut
 from coalmine.errors import CoalmineError
 from coalmine.game.plan import BLOCK_SIZE, trials_of, worlds_of
 from coalmine.roles import Distinguisher, Iterate
@@ -18,6 +20,7 @@ from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, trai
 
 ACCURACY = "accuracy"
 """The column in which each trial keeps its model's share of right answers on test rows."""
+_MANY_BLOCKS = 4096
 _ROWS_AT_ONCE = 64  # of a whole stack of models, which on a GPU is thousands
 _TEST_ROWS = 512
 """Test rows asked: the mean over many trials is exact enough, and the cost stays far below that of a training."""
@@ -44,6 +47,11 @@ class Task(Protocol):
         ...
 
     @property
+    def most_together(self) -> int | None:
+        """How many blocks may be played in one call, where that is not for the engine to say."""
+        ...
+
+    @property
     def separate(self) -> bool:
         """Whether it must be played in a process of its own, even where one worker is enough."""
         ...
@@ -67,18 +75,28 @@ class BuiltInTask:
     training: TrainingConfig
     distinguisher: Distinguisher
     test: Dataset | None = None
+    shortcut: Shortcut | None = None
     device: str = "cpu"
     separate: bool = False
+
+    @property
+    def most_together(self) -> int | None:
+        """Many where nothing is trained; the engine's own measure otherwise."""
+        return None if self.shortcut is None else _MANY_BLOCKS
 
     def play(self, blocks: Sequence[int]) -> list[BlockResult]:
         """Play several blocks in one stack; what each block gives does not depend on the others.
 
         The distinguisher sees what its view allows and nothing else: the trainer sees to that. With ``test`` rows each
-        trial keeps its model's accuracy beside its score.
+        trial keeps its model's accuracy beside its score. With a ``shortcut`` nothing is trained.
         """
         trials = np.concatenate([trials_of(block) for block in blocks])
         worlds = worlds_of(trials)
         began = time.perf_counter()
+        if self.shortcut is not None:
+            scores = self.shortcut.scores(trials, worlds=worlds, fingerprint=self.fingerprint, device=self.device)
+            elapsed = (time.perf_counter() - began) / len(blocks)
+            return self._results(trials, worlds, scores=scores, elapsed=elapsed, precision="float64")
         result = train(
             self.network,
             neighbours=self.neighbours,
@@ -93,6 +111,28 @@ class BuiltInTask:
         assert result.scores is not None
         scores = result.scores if self.test is None else result.scores[:, 0]
         columns = {} if self.test is None else {ACCURACY: result.scores[:, 1]}
+        return self._results(
+            trials,
+            worlds,
+            scores=scores,
+            elapsed=elapsed,
+            precision=result.precision,
+            columns=columns,
+            failures=result.failures,
+        )
+
+    def _results(
+        self,
+        trials: NDArray[np.int64],
+        worlds: NDArray[np.int8],
+        *,
+        scores: NDArray[np.float64],
+        elapsed: float,
+        precision: str,
+        columns: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
+        failures: Mapping[int, str] = MappingProxyType({}),
+    ) -> list[BlockResult]:
+        """The trials cut into their blocks; ``elapsed`` is seconds a block."""
         parts = np.split(np.arange(trials.size), range(BLOCK_SIZE, trials.size, BLOCK_SIZE))
         return [
             BlockResult(
@@ -100,9 +140,9 @@ class BuiltInTask:
                 world=worlds[part],
                 score=scores[part],
                 elapsed=elapsed,
-                device=f"{self.device.partition(':')[0]} {result.precision}",
+                device=f"{self.device.partition(':')[0]} {precision}",
                 columns={name: values[part] for name, values in columns.items()},
-                failures={int(t): result.failures[int(t)] for t in trials[part] if int(t) in result.failures},
+                failures={int(t): failures[int(t)] for t in trials[part] if int(t) in failures},
             )
             for part in parts
         ]

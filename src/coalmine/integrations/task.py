@@ -61,6 +61,7 @@ class FunctionTask:
     timeout: float | None = None
     notes: str | None = None
     device: str = "cpu"
+    most_together: None = None
 
     @property
     def separate(self) -> bool:

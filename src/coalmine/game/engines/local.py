@@ -48,7 +48,7 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
     waiting = list(blocks)
     with store.keeping(name), _pool(task, workers) as pool:
         flying: dict[Future[list[BlockResult]], tuple[int, ...]] = {}
-        group = _Group(task.device.partition(":")[0])
+        group = _Group(task.device.partition(":")[0], most=task.most_together)
         alone: list[int] = []  # blocks of a group that failed: one of them may be to blame for all
         while waiting or flying or alone:
             while alone and len(flying) < pool.width:
@@ -134,8 +134,8 @@ def _stored(store: Store, name: str, blocks: set[int]) -> BlockResult:
 class _Group:
     """How many blocks to hand out together, learnt from how long they take. A matter of speed alone."""
 
-    def __init__(self, device: str) -> None:
-        self._most = _MOST_TOGETHER[device]
+    def __init__(self, device: str, *, most: int | None) -> None:
+        self._most = most or _MOST_TOGETHER[device]
         self.size = 1 if device == "cpu" else self._most
 
     def learn(self, results: list[BlockResult]) -> None:

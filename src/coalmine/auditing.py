@@ -273,6 +273,15 @@ class Played:
     fingerprint: str
     trials: Trials
 
+    @property
+    def accuracy(self) -> float | None:
+        """Mean share of right answers on test rows of the models of world 0; None where none was kept."""
+        if ACCURACY not in self.trials.columns:
+            return None
+        kept = self.trials.in_world(0, column=ACCURACY)
+        kept = kept[np.isfinite(kept)]
+        return float(kept.mean()) if kept.size else None
+
 
 def craft(setting: Setting, section: config.AdversarySection) -> Attack:
     """The attack of one adversary on this setting."""
@@ -356,18 +365,9 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         others=others,
         notes=played.attack.notes,
         seconds=played.trials.elapsed,
-        accuracy=_accuracy(played.trials),
+        accuracy=played.accuracy,
         scores=scores,
     )
-
-
-def _accuracy(trials: Trials) -> float | None:
-    """Mean share of right answers on test rows of the models of world 0; None where none was kept."""
-    if ACCURACY not in trials.columns:
-        return None
-    kept = trials.in_world(0, column=ACCURACY)
-    kept = kept[np.isfinite(kept)]
-    return float(kept.mean()) if kept.size else None
 
 
 def distance(relation: Relation, copies: int) -> int:

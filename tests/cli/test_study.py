@@ -34,8 +34,8 @@ def small(monkeypatch):
         real,
         cells=(Cell(name="one", tree=tree, published=0.0), Cell(name="two", tree=tree, published=None)),
         scales={
-            "quick": Scale(cells=("one",), trials=32, copies=(1, 2), tolerance=0.15),
-            "paper": Scale(cells=None, trials=32, copies=(1,), tolerance=0.15),
+            "quick": Scale(cells=("one",), tolerance=0.15, options={"trials": 32, "copies": [1, 2]}),
+            "paper": Scale(tolerance=0.15, options={"trials": 32, "copies": [1]}),
         },
     )
     monkeypatch.setattr(studies, "find", lambda name: small)
@@ -63,14 +63,14 @@ def test_run_prints_ours_beside_the_published_value(small, capsys):
     done = run(capsys, "study run jagielski-2020/table-2 --workers 1")
     assert (done.code, done.err) == (0, "")
     text = " ".join(done.out.split())
-    for words in ("one", "matches", "published", "ours", "proved", "if Gaussian", "heuristic", "guarantee", "(k = "):
+    for words in ("one", "matches", "published", "ours", "proved", "if Gaussian", "heuristic", "guarantee", "best k"):
         assert words in text
-    assert "two" not in text.split("The same trainings")[0].split("verdict")[1]
+    assert "two" not in text.split("The same cells")[0].split("verdict")[1]
     assert max(len(line.rstrip()) for line in done.out.splitlines()) <= 80
     again = run(capsys, "study run jagielski-2020/table-2 --workers 1 --json").json
     assert len(again) == 1
     assert again[0]["verdict"] == "matches"
-    assert set(again[0]["by_copies"]) == {"1", "2"}
+    assert set(again[0]["details"]["by_copies"]) == {"1", "2"}
     assert again[0]["trials"] == 64
 
 

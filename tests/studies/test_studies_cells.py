@@ -4,7 +4,8 @@ import pytest
 
 from coalmine.adversaries import adversary
 from coalmine.errors import InvalidInputError
-from coalmine.studies import find, names
+from coalmine.studies import Cell, Scale, find, measures, names
+from coalmine.studies.cells import _in_order
 from coalmine.studies.run import VERDICTS, verdict
 
 
@@ -12,14 +13,14 @@ from coalmine.studies.run import VERDICTS, verdict
 def test_every_cell_is_a_valid_audit(name):
     study = find(name)
     assert len({cell.name for cell in study.cells}) == len(study.cells)
-    for cell in study.cells:
-        for settings in cell.configs(copies=(1, 8), trials=100):
-            assert settings.audit.trials == 100
-            adversary(settings.adversary[0].name, **settings.adversary[0].options)
     for scale in ("quick", "paper"):
         assert study.chosen(scale)
-        assert study.scale(scale).trials >= 4
+        for cell in study.chosen(scale):
+            for settings in measures.find(study.measure).audits(study, cell, study.scale(scale)):
+                for section in settings.adversary:
+                    adversary(section.name, **section.options)
     assert study.citation
+    assert study.quantity
     assert all(scale.tolerance > 0 for scale in study.scales.values())
 
 
@@ -27,14 +28,38 @@ def test_cells_carry_the_published_values_of_table_2():
     study = find("jagielski-2020/table-2")
     cell = study.cell("sigma=1.55,init=0,clip=1")
     assert cell.published == 0.75
-    assert [s.adversary[0].options["copies"] for s in cell.configs(copies=(1, 2, 4, 8), trials=2000)] == [1, 2, 4, 8]
-    assert cell.configs(copies=(1,), trials=4)[0].training.noise_multiplier == 1.55
+    assert cell.values == {"sigma": 1.55, "init": 0.0, "clip": 1.0}
+    audits = measures.find(study.measure).audits(study, cell, study.scale("paper"))
+    assert [settings.adversary[0].options["copies"] for settings in audits] == [1, 2, 4, 8]
+    assert audits[0].training.noise_multiplier == 1.55
+    assert audits[0].audit.trials == 2000
 
 
 def test_an_adversary_without_copies_is_run_once():
     study = find("jagielski-2020/figure-2")
     cell = next(cell for cell in study.cells if cell.tree["adversary"][0]["name"] == "membership")
-    assert len(cell.configs(copies=(1, 2, 4, 8), trials=100)) == 1
+    assert len(measures.find(study.measure).audits(study, cell, study.scale("paper"))) == 1
+    assert cell.published is None
+
+
+def test_a_scale_may_change_the_config():
+    cell = Cell(name="a", tree={"training": {"epochs": 1, "sample_rate": 0.1, "target_epsilon": 1.0}}, published=None)
+    scale = Scale(tolerance=1.0, config={"training": {"steps": 7, "clip": 2.0}}, options={"trials": 10})
+    made = scale.audit(cell, {"training": {"noise_multiplier": 3.0}})
+    assert (made.training.steps, made.training.epochs, made.training.clip) == (7, None, 2.0)
+    assert (made.training.noise_multiplier, made.training.target_epsilon) == (3.0, None)
+    assert made.audit.trials == 10
+    assert "steps" not in cell.tree["training"]
+
+
+def test_a_tolerance_may_be_a_share():
+    assert Scale(tolerance=0.1, relative=True).room(-20.0) == pytest.approx(2.0)
+    assert Scale(tolerance=0.1).room(20.0) == 0.1
+
+
+def test_figure_10_comes_after_figure_9():
+    order = sorted(["p/figure-10", "p/figure-9", "p/table-2"], key=_in_order)
+    assert order == ["p/figure-9", "p/figure-10", "p/table-2"]
 
 
 @pytest.mark.parametrize(
@@ -43,8 +68,13 @@ def test_an_adversary_without_copies_is_run_once():
      (0.75, 0.75, 3.5, "INVALID"), (0.5, None, 1.0, "no published value"), (0.5, None, 4.0, "INVALID")],
 )  # fmt: skip
 def test_verdicts(ours, published, proved, expected):
-    assert verdict(ours, published=published, tolerance=0.15, proved=proved, guarantee=3.17) == expected
+    assert verdict(ours, published=published, room=0.15, proved=proved, guarantee=3.17) == expected
     assert expected in VERDICTS
+
+
+def test_what_is_no_bound_differs():
+    assert verdict(1.0, published=0.5, room=0.1) == "differs"
+    assert verdict(0.55, published=0.5, room=0.1) == "matches"
 
 
 def test_unknown_names():

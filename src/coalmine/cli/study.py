@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,80 +65,90 @@ def run(
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Train and store, and leave the bounds for later.")
     ] = False,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw the study into this file (svg, png or pdf, by its ending).")
+    ] = None,
     json: Json = False,
 ) -> int:
     """Train what is missing, then print our value beside the published one. Exit code 1 if a bound is INVALID."""
     from coalmine.cli._watch import Watch
     from coalmine.config import Execution
     from coalmine.store import Store
-    from coalmine.studies import find, run_cell
-    from coalmine.studies.run import train_cell
+    from coalmine.studies import Bench, find, run_cell, train_cell
+    from coalmine.studies.measures import find as find_measure
 
     found = find(name)
     cells = [found.cell(cell)] if cell is not None else list(found.chosen(scale))
     size = found.scale(scale)
-    first = cells[0].configs(copies=size.copies, trials=size.trials)
-    shared = (1.0 - first[0].audit.confidence) / (len(first) * len(cells))  # all that is shown holds together
     how = Execution(device=device, workers=workers, data_dir=data_dir)
+    target = None if figure is None else check_figure(figure)
+    audits = find_measure(found.measure).audits(found, cells[0], size)
+    shown = not json and sys.stderr.isatty()
+    delta, level = (audits[0].audit.delta, 1.0 - audits[0].audit.confidence) if audits else (1e-5, 0.05)
+    # All that is shown while it runs holds together.
+    confidence = 1.0 - level / (len(cells) * max(1, sum(len(one.adversary) for one in audits)))
     results: list[CellResult] = []
-    with (
-        Store.open(store) as opened,
-        Watch(delta=first[0].audit.delta, confidence=1.0 - shared, shown=not json and sys.stderr.isatty()) as watch,
-    ):
+    with Store.open(store) as opened, Watch(delta=delta, confidence=confidence, shown=shown) as watch:
+        bench = Bench(store=opened, how=how, watcher=watch)
         for one in cells:
             if train_only:
-                train_cell(one, scale=size, store=opened, how=how, watcher=watch)
+                train_cell(found, cell=one, scale=size, bench=bench)
             else:
-                results.append(run_cell(found, cell=one, scale=size, store=opened, how=how, watcher=watch))
+                results.append(run_cell(found, cell=one, scale=size, bench=bench))
     if train_only:
         print_lines([f"Trained {len(cells)} cells of {found.name} into {store}."])
         return 0
     if json:
         print_json([result.to_dict() for result in results])
     else:
-        show_results(found, results)
+        show_results(found, results, explained=find_measure(found.measure).columns)
+    if target is not None:
+        write_figure(found, results, target)
     return 1 if any(result.verdict == "INVALID" for result in results) else 0
 
 
-def show_results(found: Study, results: Sequence[CellResult]) -> None:
-    """Our values beside the paper's, then what the same trainings prove next to what theory says."""
-    print_table(
-        f"{found.title}: ε at δ = {found.delta:g}",
-        ["cell", "published", "ours", "paid", "verdict"],
-        [
-            [
-                one.cell,
-                _number(one.published),
-                f"{_number(one.ours)} (k = {one.best_copies})",
-                _number(one.paid),
-                one.verdict,
-            ]
-            for one in results
-        ],
-    )
-    print_table(
-        "The same trainings at the δ of the guarantee, for one row added or removed",
-        ["cell", "proved", "if Gaussian", "heuristic", "guarantee"],
-        [
-            [
-                one.cell,
-                f"≥ {_number(one.paid_delta)}",
-                f"≥ {_number(one.gaussian)}",
-                f"≈ {_number(one.heuristic)}",
-                f"≤ {_number(one.guarantee)}",
-            ]
-            for one in results
-        ],
-    )
-    print_lines(
-        [
-            "ours: by the paper's rule (best k for free, threshold held out); paid: by a rule that pays for choosing k "
-            "and threshold; if Gaussian: with the assumption that the trade-off curve is a Gaussian one.",
-            found.citation,
-            *found.notes,
-        ]
-    )
+def check_figure(path: Path) -> Path:
+    """The file can be written and its ending is a format, found out before any training."""
+    from coalmine import _validate, report
+    from coalmine.report.render import FORMATS
+
+    report.check_packages()
+    if path.suffix.removeprefix(".") not in FORMATS:
+        raise _validate.reject("figure", str(path), "a name that ends in .svg, .png or .pdf")
+    return report.check_target(path)
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else number(value, 2)
+def write_figure(found: Study, results: Sequence[CellResult], path: Path) -> None:
+    """Draw the study."""
+    from coalmine.report import render
+    from coalmine.studies.figure import draw
+
+    path.write_bytes(render.as_bytes(draw(found, results), path.suffix.removeprefix(".")))
+
+
+def show_results(found: Study, results: Sequence[CellResult], *, explained: Mapping[str, str]) -> None:
+    """Our values beside the paper's, then the further columns of the measure, then what they mean."""
+    first = ["cell", "published", "ours", "verdict"]
+    print_table(
+        f"{found.title}: {found.quantity}",
+        first,
+        [[one.cell, _number(one.published), _number(one.ours), one.verdict] for one in results],
+    )
+    columns = list(dict.fromkeys(name for one in results for name in one.columns))
+    if any(one.guarantee is not None for one in results) and "guarantee" not in columns:
+        columns.append("guarantee")
+    if columns:
+        print_table(
+            "The same cells, further values",
+            ["cell", *columns],
+            [[one.cell, *(_number(one.row().get(name)) for name in columns)] for one in results],
+        )
+    seconds, trials = sum(one.seconds for one in results), sum(one.trials for one in results)
+    spent = [f"{trials} trials, {seconds:.0f} seconds of work (all cores together)."] if trials else []
+    print_lines([*(f"{name}: {words}." for name, words in explained.items()), *spent, found.citation, *found.notes])
+
+
+def _number(value: object) -> str:
+    if isinstance(value, (int, float)):
+        return str(value) if isinstance(value, int) else number(value, 2 if abs(value) >= 0.1 or value == 0 else 4)
+    return "-" if value is None else str(value)

@@ -117,7 +117,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
         f"large it is at least. {_reading(result)} The scale on top translates ε into how sure someone who starts at "
         "50% may become about one person's row."
     )
-    return Figure(name="overview", title=title, caption=caption, chart=_finished(chart, title, width))
+    return Figure(name="overview", title=title, caption=caption, chart=finished(chart, title, width))
 
 
 _SHAPES = {"ceiling": "M0,-1V1", "gaussian": "circle"}
@@ -169,7 +169,7 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
         name=f"scores-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(
+        chart=finished(
             alt.layer(*layers).properties(width=width, height=230),
             title,
             width,
@@ -249,7 +249,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
         name=f"tradeoff-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(
+        chart=finished(
             alt.layer(*layers).properties(width=width, height=width - 60),
             title,
             width,
@@ -305,7 +305,7 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         name=f"growth-{_slug(one)}",
         title=title,
         caption=caption,
-        chart=_finished(
+        chart=finished(
             alt.layer(lines, dots).properties(width=width, height=230),
             title,
             width,
@@ -438,7 +438,7 @@ def _slug(one: AdversaryResult) -> str:
     return "-".join(part for part in letters.split("-") if part) or "adversary"
 
 
-def _finished(chart: Any, title: str, width: int, *, subtitle: str = "") -> Any:
+def finished(chart: Any, title: str, width: int, *, subtitle: str = "", fit: bool = True) -> Any:
     """The chart with its title, in the house style."""
     lines = textwrap.wrap(title, int(width / 7.6))
     return (
@@ -458,7 +458,7 @@ def _finished(chart: Any, title: str, width: int, *, subtitle: str = "") -> Any:
             ),
             background="white",
             padding=4,
-            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+            autosize=alt.AutoSizeParams(type="fit-x" if fit else "pad", contains="padding"),
         )
         .configure(font=FONT)
         .configure_view(stroke=None)

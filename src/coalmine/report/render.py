@@ -54,14 +54,15 @@ def files(figures: list[Figure], folder: Path, *, formats: tuple[str, ...] = FOR
         for figure in figures:
             for kind in formats:
                 path = folder / f"{figure.name}.{kind}"
-                path.write_bytes(_bytes(figure, kind))
+                path.write_bytes(as_bytes(figure, kind))
                 written.append(path)
     except OSError as error:
         raise InvalidInputError(f"figures = {str(folder)!r} cannot be written: {error.strerror}") from None
     return written
 
 
-def _bytes(figure: Figure, kind: str) -> bytes:
+def as_bytes(figure: Figure, kind: str) -> bytes:
+    """The figure as a file of that format."""
     if kind == "svg":
         return svg(figure).encode()
     if kind == "png":

@@ -1,116 +1,98 @@
-"""Running a cell: the same trainings under the paper's own rule and under ours, then a verdict."""
+"""Running a cell: train what is missing, measure, and say how our value compares with the paper's."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
-from coalmine import bounds
-from coalmine.auditing import Watcher, distance, play_adversary, prepare, scores_of
-from coalmine.config import Execution
+from coalmine.auditing import play_adversary, prepare
 from coalmine.records import plain
-from coalmine.store import Store
+from coalmine.studies import measures
 from coalmine.studies.cells import Cell, Scale, Study
+from coalmine.studies.measures import Bench
 
-VERDICTS = ("matches", "tighter", "falls short", "INVALID", "no published value")
+VERDICTS = ("matches", "tighter", "falls short", "differs", "INVALID", "no published value")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """One cell measured.
-
-    ``ours`` follows the paper's rule (the best k for free, the threshold held out); ``paid`` chooses k and threshold on
-    the same trainings and pays for both; ``paid_delta`` and ``gaussian`` are the paid bounds at the config's δ, with no
-    assumption and with a Gaussian curve. Only bounds at that δ may be compared with ``guarantee``.
-    """
+    """One cell measured: our value, the paper's, and the further values of the measure."""
 
     study: str
     cell: str
+    values: Mapping[str, Any]
     published: float | None
     ours: float
-    best_copies: int
-    paid: float
-    paid_delta: float
-    gaussian: float
-    guarantee: float
-    heuristic: float | None
+    columns: Mapping[str, float | str | None]
+    guarantee: float | None
     verdict: str
     trials: int
     seconds: float
-    by_copies: dict[int, dict[str, float]]
+    details: Mapping[str, Any]
+
+    def row(self) -> dict[str, Any]:
+        """All of it on one level, for tables and charts."""
+        first = {"cell": self.cell, **self.values, "published": self.published, "ours": self.ours}
+        return {**first, **self.columns, "guarantee": self.guarantee, "verdict": self.verdict}
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
-        result: dict[str, Any] = plain(dataclasses.asdict(self))
+        names = [field.name for field in dataclasses.fields(self)]
+        result: dict[str, Any] = plain({name: getattr(self, name) for name in names})
         return result
 
 
-def train_cell(cell: Cell, *, scale: Scale, store: Store, how: Execution, watcher: Watcher) -> None:
+def train_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> None:
     """Train all that the cell needs and store it; what is stored already is not trained again."""
-    for settings in cell.configs(copies=scale.copies, trials=scale.trials):
-        setting = prepare(settings, data_dir=how.data_dir)
-        play_adversary(setting, settings.adversary[0], store=store, how=how, watcher=watcher)
+    for settings in measures.find(study.measure).audits(study, cell, scale):
+        setting = prepare(settings, data_dir=bench.how.data_dir)
+        for section in settings.adversary:
+            play_adversary(setting, section, store=bench.store, how=bench.how, watcher=bench.watcher)
 
 
-def run_cell(study: Study, *, cell: Cell, scale: Scale, store: Store, how: Execution, watcher: Watcher) -> CellResult:
-    """Train what is missing, then bound the scores by the paper's rule and by ours, and compare."""
-    by_copies: dict[int, dict[str, float]] = {}
-    trials, seconds = 0, 0.0
-    guarantee, heuristic = float("inf"), None
-    audits = cell.configs(copies=scale.copies, trials=scale.trials)
-    for settings in audits:
-        setting = prepare(settings, data_dir=how.data_dir)
-        played = play_adversary(setting, settings.adversary[0], store=store, how=how, watcher=watcher)
-        guarantee = setting.guarantee.epsilon
-        heuristic = setting.heuristic.epsilon if setting.heuristic else None
-        trials += len(played.trials)
-        seconds += played.trials.elapsed
-        neighbours, scores = played.attack.neighbours, scores_of(played.trials)
-        # The paper counts rows that differ; the guarantee counts rows added and removed.
-        k, rows = neighbours.copies, distance(neighbours.relation, neighbours.copies)
-        confidence = settings.audit.confidence
-        shared, delta = 1.0 - (1.0 - confidence) / len(audits), settings.audit.delta
-        by_copies[k] = {
-            "ours": bounds.lower_bound(
-                scores, delta=study.delta, confidence=confidence, copies=k, threshold=bounds.HoldOut()
-            ).epsilon,
-            "paid": bounds.lower_bound(scores, delta=study.delta, confidence=shared, copies=k).epsilon,
-            "paid_delta": bounds.lower_bound(scores, delta=delta, confidence=shared, copies=rows).epsilon,
-            "gaussian": bounds.lower_bound(scores, delta=delta, confidence=shared, copies=rows, method="gdp").epsilon,
-        }
-    best = {
-        key: max(values[key] for values in by_copies.values()) for key in ("ours", "paid", "paid_delta", "gaussian")
-    }
+def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellResult:
+    """Measure the cell and compare."""
+    found = measures.find(study.measure).measure(study, cell, scale, bench)
     return CellResult(
         study=study.name,
         cell=cell.name,
+        values=cell.values,
         published=cell.published,
-        **best,
-        best_copies=max(by_copies, key=lambda k: by_copies[k]["ours"]),
-        guarantee=guarantee,
-        heuristic=heuristic,
+        ours=found.ours,
+        columns=found.columns,
+        guarantee=found.guarantee,
         verdict=verdict(
-            best["ours"], published=cell.published, tolerance=scale.tolerance,
-            proved=max(best["paid_delta"], best["gaussian"]), guarantee=guarantee,
+            found.ours,
+            published=cell.published,
+            room=0.0 if cell.published is None else scale.room(cell.published),
+            proved=found.proved,
+            guarantee=found.guarantee,
         ),
-        trials=trials,
-        seconds=seconds,
-        by_copies=by_copies,
-    )  # fmt: skip
+        trials=found.trials,
+        seconds=found.seconds,
+        details=found.details,
+    )
 
 
-def verdict(ours: float, *, published: float | None, tolerance: float, proved: float, guarantee: float) -> str:
+def verdict(
+    ours: float, *, published: float | None, room: float, proved: float | None = None, guarantee: float | None = None
+) -> str:
     """How our value compares with the paper's; INVALID when a bound at the guarantee's δ exceeds the guarantee.
 
-    >>> verdict(0.77, published=0.75, tolerance=0.15, proved=2.4, guarantee=3.17)
+    A lower bound that is larger than the paper's is tighter; any other value just differs.
+
+    >>> verdict(0.77, published=0.75, room=0.15, proved=2.4, guarantee=3.17)
     'matches'
-    >>> verdict(0.77, published=0.75, tolerance=0.15, proved=3.5, guarantee=3.17)
+    >>> verdict(0.77, published=0.75, room=0.15, proved=3.5, guarantee=3.17)
     'INVALID'
     """
-    if proved > guarantee:
+    if proved is not None and guarantee is not None and proved > guarantee:
         return "INVALID"
     if published is None:
         return "no published value"
-    if abs(ours - published) <= tolerance:
+    if abs(ours - published) <= room:
         return "matches"
+    if proved is None:
+        return "differs"
     return "tighter" if ours > published else "falls short"

@@ -1,0 +1,60 @@
+"""What a study can measure, by name: each measure turns a cell's config into numbers.
+
+A measure is two functions: which audits it needs trained (so that trainings can be done apart, on another machine),
+and what it makes of them. A measure of theory alone needs none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coalmine.auditing import Watcher
+from coalmine.config import AuditConfig, Execution
+from coalmine.store import Store
+from coalmine.studies.cells import Cell, Scale, Study
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Where trainings are kept, how they are run, and who is told."""
+
+    store: Store
+    how: Execution
+    watcher: Watcher
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a measure found. ``ours`` stands beside the published value; ``columns`` are further values, in order.
+
+    ``proved`` is the largest lower bound at the ``guarantee``'s δ and relation: a bound above the guarantee makes the
+    cell INVALID. ``details`` go to JSON alone.
+    """
+
+    ours: float
+    columns: Mapping[str, float | str | None] = dataclasses.field(default_factory=dict)
+    proved: float | None = None
+    guarantee: float | None = None
+    trials: int = 0
+    seconds: float = 0.0
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measure:
+    """``audits(study, cell, scale)`` are the audits that must be trained; ``measure`` trains what is missing and
+    computes. ``columns`` explains each further column in a few words.
+    """
+
+    measure: Callable[[Study, Cell, Scale, Bench], Measured]
+    audits: Callable[[Study, Cell, Scale], tuple[AuditConfig, ...]] = lambda study, cell, scale: ()
+    columns: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+def find(name: str) -> Measure:
+    """The measure of that name (imported only now: some need torch, others only theory)."""
+    from coalmine.studies.measures import copies, evidence
+
+    return {"copies": copies.MEASURE, "evidence": evidence.MEASURE}[name]

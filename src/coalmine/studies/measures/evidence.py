@@ -1,0 +1,91 @@
+"""What the trials of one or several audits prove: the best of the variants, with the choice paid for."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+
+from coalmine.auditing import play_adversary, prepare, prove, scores_of
+from coalmine.config import AdversarySection, AuditConfig
+from coalmine.records import LowerBound
+from coalmine.studies.cells import Cell, Scale, Study
+from coalmine.studies.measures import Bench, Measure, Measured
+
+BOUNDS = ("proved", "if Gaussian", "if DP-SGD", "if last iterate")
+
+
+def audits(study: Study, cell: Cell, scale: Scale) -> tuple[AuditConfig, ...]:
+    """The cell's audit in every variant that the study lists (``options.variants``: changes to the config)."""
+    return tuple(scale.audit(cell, change) for change in study.options.get("variants", [{}]))
+
+
+def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
+    """Every kind of bound, each the largest over variants and adversaries with the level shared among them.
+
+    ``options.ours`` of the study says which of them stands beside the published value (by default "proved").
+    """
+    wanted = audits(study, cell, scale)
+    parts = list(itertools.chain.from_iterable(_parts(settings) for settings in wanted))
+    best = dict.fromkeys(BOUNDS, 0.0)
+    trials, seconds, accuracy = 0, 0.0, None
+    guarantee, heuristic = 0.0, None
+    for settings, section in parts:
+        setting = prepare(settings, data_dir=bench.how.data_dir)
+        played = play_adversary(setting, section, store=bench.store, how=bench.how, watcher=bench.watcher)
+        guarantee = max(guarantee, setting.guarantee.epsilon)
+        heuristic = setting.heuristic.epsilon if setting.heuristic else heuristic
+        accuracy = played.accuracy if accuracy is None else accuracy
+        trials += len(played.trials)
+        seconds += played.trials.elapsed
+        first, others = prove(
+            scores_of(played.trials),
+            delta=settings.audit.delta,
+            confidence=1.0 - (1.0 - settings.audit.confidence) / len(parts),
+            relation=played.attack.neighbours.relation,
+            copies=played.attack.neighbours.copies,
+            mechanism=setting.mechanism,
+            view=played.attack.distinguisher.view,
+        )
+        for name, epsilon in _named(first, others):
+            best[name] = max(best[name], epsilon)
+    return Measured(
+        ours=best[study.options.get("ours", "proved")],
+        columns={**best, "heuristic": heuristic, "guarantee": guarantee, "accuracy": accuracy},
+        proved=max(best["proved"], best["if DP-SGD"]),
+        guarantee=guarantee if guarantee < math.inf else None,
+        trials=trials,
+        seconds=seconds,
+    )
+
+
+def _parts(settings: AuditConfig) -> Iterator[tuple[AuditConfig, AdversarySection]]:
+    return ((settings, section) for section in settings.adversary)
+
+
+def _named(first: LowerBound, others: tuple[object, ...]) -> Iterator[tuple[str, float]]:
+    """The bounds of one adversary by the names of the columns."""
+    yield "proved", first.epsilon
+    for other in others:
+        if not isinstance(other, LowerBound) or other.relation is not first.relation:
+            continue
+        if other.method == "gdp":
+            yield "if Gaussian", other.epsilon
+        elif other.method == "dpsgd":
+            last = any("last iterate" in words for words in other.assumptions)
+            yield "if last iterate" if last else "if DP-SGD", other.epsilon
+
+
+MEASURE = Measure(
+    measure=measure,
+    audits=audits,
+    columns={
+        "proved": "no assumption on the mechanism",
+        "if Gaussian": "assumes a Gaussian trade-off curve",
+        "if DP-SGD": "assumes DP-SGD with this sampling rate and number of steps; its noise is estimated",
+        "if last iterate": "the same, for one who sees the last iterate alone and linear losses",
+        "heuristic": "the prediction for the last iterate; no guarantee",
+        "guarantee": "what is proved of the mechanism: no bound may exceed it",
+        "accuracy": "mean share of right answers on test rows without a canary",
+    },
+)

@@ -77,7 +77,13 @@ class Conv2d:
         _, high, wide = self.output(tuple(x.shape[2:]))
         shape = (x.shape[0], x.shape[1], high * wide, self.inputs * self.kernel**2)
         patches = run.buffer("patches", shape)
-        columns = functional.unfold(x.flatten(0, 1), self.kernel, stride=self.stride, padding=self.padding)
+        pictures = x.flatten(0, 1)
+        if x.is_cuda:  # torch's unfold starts one kernel a picture there; this is one copy for all
+            pictures = functional.pad(pictures, (self.padding,) * 4) if self.padding else pictures
+            windows = pictures.unfold(2, self.kernel, self.stride).unfold(3, self.kernel, self.stride)
+            patches.view(-1, high, wide, self.inputs, self.kernel, self.kernel).copy_(windows.permute(0, 2, 3, 1, 4, 5))
+            return patches
+        columns = functional.unfold(pictures, self.kernel, stride=self.stride, padding=self.padding)
         patches.flatten(0, 1).copy_(columns.transpose(1, 2))
         return patches
 

@@ -68,6 +68,7 @@ class TrainingSection(_Section):
     initialization: NonNegative = 1.0
     dtype: Literal["float32", "float64"] = "float32"
     allow_tf32: bool = False
+    noise_scale: Literal["clip", "local"] = "clip"
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
@@ -82,6 +83,8 @@ class TrainingSection(_Section):
                     raise ValueError(f"{given[0]} has no meaning with sampling = 'full': every step uses every row")
             elif len(given) != 1:
                 raise ValueError(f"expected one of {first} and {second}, got {'both' if given else 'neither'}")
+        if self.noise_scale == "local" and self.sampling != "full":
+            raise ValueError("noise_scale = 'local' is that of the full batch: expected sampling = 'full' with it")
         return self
 
     def rate(self, rows: int) -> float:

@@ -95,6 +95,39 @@ class Iterate(Protocol):
         ...
 
 
+@runtime_checkable
+class WorldsApart(Protocol):
+    """The two worlds before a step, for one who knows both data sets, in units of the private gradient.
+
+    All of it follows from the two data sets, the batch of the rows that both share and ``Iterate.previous``: it holds
+    nothing of the world that was trained in.
+    """
+
+    @property
+    def shared(self) -> Any:
+        """Sum of the clipped gradients of the drawn rows that both worlds share, ``[S, P]``."""
+        ...
+
+    @property
+    def canary(self) -> Any:
+        """Clipped gradient of the canary's row, ``[S, P]``: only world 1 has that row."""
+        ...
+
+    @property
+    def replaced(self) -> Any | None:
+        """Clipped gradient of the row in whose place the canary stands, ``[S, P]``; None with ``add_remove``."""
+        ...
+
+
+class PairedIterate(Iterate, Protocol):
+    """A step as one who knows both data sets sees it: an observer that says so by ``knows_both_worlds = True``."""
+
+    @property
+    def pair(self) -> WorldsApart:
+        """The two worlds at ``previous``."""
+        ...
+
+
 class Observer(Protocol):
     """Watches S trainings at once, within its view. Keeps running statistics, never a list of all models."""
 
@@ -120,10 +153,14 @@ class Observer(Protocol):
 
 
 class Distinguisher(Observer, Protocol):
-    """An observer that gives one score a trial; a larger score speaks for world 1."""
+    """An observer that gives one score a trial; a larger score speaks for world 1.
+
+    One that has an attribute ``columns``, a tuple of k names, gives as many more numbers a trial, which are kept beside
+    the score.
+    """
 
     def finish(self, models: Any) -> NDArray[np.float64]:
-        """The scores of this stack, ``[S]``."""
+        """The scores of this stack, ``[S]``, or ``[S, 1 + k]`` with the columns beside them."""
         ...
 
 

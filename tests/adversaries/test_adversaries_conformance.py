@@ -28,7 +28,8 @@ def craft(name, digits, *, seed=0, **options):
 
 def scene(base, classes, picture, *, seed=0):
     network = LogisticRegression(base.shape[0], classes=classes)
-    return Scene(base=base, classes=classes, network=network, training=config(), picture=picture, seed=seed)
+    training = config(noise_multiplier=1.0)  # a belief needs noise
+    return Scene(base=base, classes=classes, network=network, training=training, picture=picture, seed=seed)
 
 
 def config(**changes):
@@ -198,7 +199,7 @@ def test_the_backdoor_asks_about_rows_it_did_not_plant(digits):
     ("name", "options", "words"),
     [
         ("clipbdk", {}, "did you mean 'clipbkd'?"),
-        ("zzz", {}, "expected one of backdoor, clipbkd, membership"),
+        ("zzz", {}, "expected one of backdoor, clipbkd, "),
         ("clipbkd", {"copy": 1}, "did you mean 'copies'?"),
         ("clipbkd", {"copies": 0}, "copies = 0"),
         ("clipbkd", {"copies": 1.5}, "copies = 1.5"),

@@ -10,6 +10,7 @@ from typing import Any
 from coalmine.adversaries.attack import Adversary
 from coalmine.adversaries.backdoor import Backdoor
 from coalmine.adversaries.clipbkd import ClipBkd
+from coalmine.adversaries.identifiability import Identifiability
 from coalmine.adversaries.membership import Membership
 from coalmine.errors import InvalidInputError
 
@@ -17,6 +18,7 @@ CATALOGUE: Mapping[str, type[Any]] = {
     "membership": Membership,
     "backdoor": Backdoor,
     "clipbkd": ClipBkd,
+    "identifiability": Identifiability,
 }
 
 

@@ -87,8 +87,9 @@ class BuiltInTask:
     def play(self, blocks: Sequence[int]) -> list[BlockResult]:
         """Play several blocks in one stack; what each block gives does not depend on the others.
 
-        The distinguisher sees what its view allows and nothing else: the trainer sees to that. With ``test`` rows each
-        trial keeps its model's accuracy beside its score. With a ``shortcut`` nothing is trained.
+        The distinguisher sees what its view allows and nothing else: the trainer sees to that. A trial keeps the
+        distinguisher's columns beside its score, and with ``test`` rows its model's accuracy. With a ``shortcut``
+        nothing is trained.
         """
         trials = np.concatenate([trials_of(block) for block in blocks])
         worlds = worlds_of(trials)
@@ -109,8 +110,9 @@ class BuiltInTask:
         )
         elapsed = (time.perf_counter() - began) / len(blocks)
         assert result.scores is not None
-        scores = result.scores if self.test is None else result.scores[:, 0]
-        columns = {} if self.test is None else {ACCURACY: result.scores[:, 1]}
+        names = (*getattr(self.distinguisher, "columns", ()), *(() if self.test is None else (ACCURACY,)))
+        table = result.scores.reshape(trials.size, -1)
+        scores, columns = table[:, 0], dict(zip(names, table.T[1:], strict=True))
         return self._results(
             trials,
             worlds,
@@ -164,6 +166,11 @@ class _Examined:
         """What the distinguisher sees, no more."""
         return self._distinguisher.view
 
+    @property
+    def knows_both_worlds(self) -> bool:
+        """As the distinguisher says."""
+        return bool(getattr(self._distinguisher, "knows_both_worlds", False))
+
     def start(self, trials: NDArray[np.int64]) -> None:
         """Passed on."""
         self._distinguisher.start(trials)
@@ -173,10 +180,10 @@ class _Examined:
         self._distinguisher.observe(iterate)
 
     def finish(self, models: Any) -> NDArray[np.float64]:
-        """Score and accuracy of each trial, ``[S, 2]``."""
+        """Score, the distinguisher's columns and accuracy of each trial, ``[S, 2 + k]``."""
         scores = np.asarray(self._distinguisher.finish(models), dtype=np.float64)
-        right = np.zeros(scores.shape)
+        right = np.zeros(scores.shape[0])
         for start in range(0, len(self._y), _ROWS_AT_ONCE):
             part = slice(start, start + _ROWS_AT_ONCE)
             right += (models.logits(self._x[part]).argmax(axis=2) == self._y[part]).sum(axis=1)
-        return np.stack([scores, right / len(self._y)], axis=1)
+        return np.column_stack([scores, right / len(self._y)])

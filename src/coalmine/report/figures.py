@@ -337,7 +337,7 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
     claimed = result.guarantee.epsilon if subject.is_own(result) else result.config.audit.claim_epsilon
     if not subject.is_own(result):
-        note = "theory, for every attack" if _promises(result) else "nothing is promised without noise"
+        note = "theory, for every attack" if _promises(result) else words.nothing(result)
         add("guarantee", f"Guarantee: {words.epsilon(result.guarantee)}", note, result.guarantee.epsilon)
     if claimed:
         add("claim", f"Claim: ε ≤ {words.up(claimed)}", f"put to the test: {result.verdict}", claimed)

@@ -16,6 +16,12 @@ def is_own(result: AuditResult) -> bool:
     return not isinstance(result.config, AuditConfig)
 
 
+def is_local(result: AuditResult) -> bool:
+    """Whether the noise was scaled to the local sensitivity: then nothing is promised beyond the pairs attacked."""
+    training = getattr(result.config, "training", None)
+    return training is not None and training.noise_scale == "local"
+
+
 def mechanism_of(result: AuditResult) -> DpSgd | None:
     """The DP-SGD that was audited (or is claimed), where it is one with noise."""
     settings: Any = result.config
@@ -23,7 +29,7 @@ def mechanism_of(result: AuditResult) -> DpSgd | None:
         claimed = settings.mechanism
         return claimed if isinstance(claimed, DpSgd) else None
     known = result.mechanism
-    if not known["noise_multiplier"]:
+    if not known["noise_multiplier"] or is_local(result):
         return None
     return DpSgd(
         sample_rate=known["sample_rate"],

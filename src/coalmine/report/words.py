@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from coalmine.identifiability import belief as beliefs
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
-from coalmine.report.subject import is_own, mechanism_of
+from coalmine.report.subject import is_local, is_own, mechanism_of
 
 if TYPE_CHECKING:
     from coalmine.results import AdversaryResult, AuditResult
@@ -186,7 +186,7 @@ def verdict(result: AuditResult) -> str:
     if result.verdict == "refuted":
         return f"Refuted: {proved} {sure}, which contradicts {claim(result)} (δ = {small(section.delta)})."
     if math.isinf(result.claim):
-        return f"No guarantee: without noise nothing is promised, and {proved} {sure} (δ = {small(section.delta)})."
+        return f"No guarantee: {nothing(result)}, and {proved} {sure} (δ = {small(section.delta)})."
     count = len(result.adversaries)
     who = "the one adversary" if count == 1 else f"the strongest of {count} adversaries"
     return (
@@ -195,11 +195,24 @@ def verdict(result: AuditResult) -> str:
     )
 
 
+def nothing(result: AuditResult) -> str:
+    """Why nothing is promised, where nothing is."""
+    if is_local(result):
+        return "with noise scaled to the local sensitivity, nothing is promised beyond the data sets compared here"
+    return "without noise nothing is promised"
+
+
 def caveats(result: AuditResult) -> list[str]:
     """What a reader must know before trusting the verdict."""
     lines = []
     if result.data_note:
         lines.append(f"About the data: {result.data_note}")
+    if is_local(result):
+        lines.append(
+            "The noise was scaled to the local sensitivity: in each step, to how far the gradients of the data sets "
+            "compared here are apart. What follows holds for these neighbours of this data set only. Another person's "
+            "row may differ more, and then less of it is hidden: this is no guarantee for everyone in the data."
+        )
     wanted = result.config.audit.trials
     short = [one for one in result.adversaries if sum(one.bound.trials) < wanted]
     if short:
@@ -258,7 +271,9 @@ def meaning(result: AuditResult) -> list[str]:
                 f"advantage of at most {up(100 * advantage['guarantee'], 1)} percentage points over a coin)."
             )
     else:
-        lines.append("What is promised: nothing. Without noise there is no limit to how sure they may become.")
+        lines.append(
+            f"What is promised: nothing. {nothing(result).capitalize()}: how sure they may become has no limit."
+        )
     lines.append(
         f"What was shown: becoming {share(down(100 * belief['evidence'], 1))} sure does happen for some results "
         f"({best.label}, at {confidence(result.config.audit.confidence)} confidence)."

@@ -90,6 +90,9 @@ class TrainingConfig:
     ``batch_size`` (expected) for ``poisson``; ``batch_size`` for ``shuffle``; neither for ``full``.
     ``regulariser`` is λ of r(m) = λ/2·‖m‖², or a function that gives ∇r for a stack of parameter vectors.
     ``noise_multiplier`` may be 0 (no privacy) and ``learning_rate`` may be 0 (nasr-2021's malicious data set).
+    ``noise_scale`` is what σ is multiplied with: "clip" is C. "local" is the local sensitivity, anew each step and for
+    each model: how far the clipped sums of the two worlds are apart at its parameters (bernau-2021, eqs. 10 and 12).
+    It protects the two worlds from each other and no other data set, and it needs full batches.
     ``allow_tf32`` lets a GPU round the factors of matrix products to 10 bits of mantissa: another result, so it is
     part of the config.
 
@@ -109,6 +112,7 @@ class TrainingConfig:
     initialisation: Glorot | GivenWeights = Glorot()
     dtype: str = "float32"
     allow_tf32: bool = False
+    noise_scale: str = "clip"
 
     def __post_init__(self) -> None:
         sampling = Sampling.parse(self.sampling)
@@ -119,6 +123,7 @@ class TrainingConfig:
             "learning_rate": _validate.non_negative("learning_rate", self.learning_rate),
             "sampling": sampling,
             "dtype": _validate.choice("dtype", self.dtype, ("float32", "float64")),
+            "noise_scale": _validate.choice("noise_scale", self.noise_scale, ("clip", "local")),
         }
         if not callable(self.regulariser):
             checked["regulariser"] = _validate.non_negative("regulariser", self.regulariser)
@@ -148,6 +153,12 @@ class TrainingConfig:
             raise InvalidInputError(
                 f"sample_rate = {self.sample_rate!r}, batch_size = {self.batch_size!r} are not allowed with "
                 f"sampling = {sampling.value!r}: expected {words}"
+            )
+        if self.noise_scale == "local" and sampling is not Sampling.FULL:
+            raise _validate.reject(
+                "noise_scale",
+                self.noise_scale,
+                "'clip' with sampled batches (the local sensitivity is that of the full batch: sampling = 'full')",
             )
         for name, value in checked.items():
             object.__setattr__(self, name, value)

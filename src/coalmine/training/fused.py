@@ -59,6 +59,8 @@ def refusal(
         return f"needs at most one hidden layer of {MAX_HIDDEN} and {MAX_CLASSES} classes"
     if every_step:
         return "shows no single steps"
+    if config.noise_scale != "clip":
+        return "scales the noise to the clipping norm alone"
     if config.sampling is Sampling.SHUFFLE:
         return "needs Poisson or full batches"
     if config.optimiser != Sgd() or callable(config.regulariser) or config.dtype != "float32":

@@ -29,6 +29,7 @@ from coalmine.training.models import BlackBox, StackedModels, padded
 from coalmine.training.modules import Opaque, PerExample
 from coalmine.training.noise import make_noise
 from coalmine.training.optimisers import Update
+from coalmine.training.pair import Pair, PairTerm
 
 _TILE_BYTES = 2**19
 """Inputs of one tile: about half of a core's second-level cache."""
@@ -48,6 +49,7 @@ class Seen:
     previous: Any
     parameters: Any
     private_gradient: Any
+    pair: Pair | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,9 +142,10 @@ class Stack:
         device: torch.device,
         table: Table | None = None,
         room: int = 0,
+        paired: bool = False,
     ) -> None:
         """``table``: the rows, if they are on the device already. ``room``: on a GPU, stacks are filled up to this
-        many models, so that every stack has the same shapes.
+        many models, so that every stack has the same shapes. ``paired``: keep what the two worlds differ in apart.
         """
         self.network, self.neighbours, self.config = network, neighbours, config
         self.fingerprint, self.trials, self.device = fingerprint, trials, device
@@ -175,7 +178,13 @@ class Stack:
             sampling.batches(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
             for t, w in zip(numbers, self.worlds, strict=True)
         ]
-        self._tiles = self._make_tiles(table or make_table(network, neighbours, config, device=device))
+        table = table or make_table(network, neighbours, config, device=device)
+        self._pair = (
+            PairTerm(neighbours, config, engine=self.engine, table=table, parameters=self.parameters)
+            if paired and table is not None
+            else None
+        )
+        self._tiles = self._make_tiles(table)
         canary = neighbours.canary
         self._examples: AdaptiveExample | None = canary if _adaptive(canary, "examples") else None  # type: ignore[assignment]
         self._gradients: AdaptiveGradient | None = canary if _adaptive(canary, "gradients") else None  # type: ignore[assignment]
@@ -207,7 +216,11 @@ class Stack:
             if exact:
                 views, out = ([[p[0] for p in layer] for layer in side] for side in (views, out))
             mine = batcher or FullBatcher(
-                table, self.neighbours, worlds=self.worlds[part].tolist(), width=rows, divisor=self.batch
+                table,
+                Neighbours(base) if self._pair else self.neighbours,
+                worlds=self.worlds[part].tolist(),
+                width=rows,
+                divisor=self.batch,
             )
             tiles.append(Tile(part, views, out, mine, rows if exact else 0))
         return tiles
@@ -237,17 +250,38 @@ class Stack:
                 previous.copy_(self._shown)
             self._step(step)
             if observer is not None and previous is not None:
-                observer.observe(Seen(self.trials, step, previous, self._shown, self._shown_gradient))
+                pair = self._pair.shown(self.trials.size) if self._pair is not None else None
+                observer.observe(Seen(self.trials, step, previous, self._shown, self._shown_gradient, pair))
             if step % check == 0 or step == self.config.steps:
                 self._check(step, failed_at)
         return self._finish(observer, failed_at)
 
     def _step(self, step: int) -> None:
         """One step of DP-SGD for every model."""
+        if self._pair is not None:
+            self._paired_gradient(self._pair)
+            self._update(self.gradient)
+            return
         self._add_batches(step)
         if self._noise is not None and not (self._tiles and self._noise.one_at_a_time):
             self._noise.add_to(self.gradient, scale=self._noise_scale)
         self._update(self.gradient)
+
+    def _paired_gradient(self, pair: PairTerm) -> None:
+        """The private gradient of a step whose two worlds are kept apart until the noise is added."""
+        drawn, times = pair.split([next(draw) for draw in self._draws], self.worlds)
+        with torch.inference_mode(isinstance(self.engine, ClosedForm)):
+            self._add_tiles(drawn, None)
+            pair.compute(self._scratch)
+        pair.join(self.gradient, times)
+        if self._noise is None:
+            return
+        if self.config.noise_scale == "clip":
+            self._noise.add_to(self.gradient, scale=self._noise_scale)
+        else:
+            noise = torch.zeros_like(self.gradient)
+            self._noise.add_to(noise, scale=self.config.noise_multiplier)
+            self.gradient.add_(noise.mul_(pair.sensitivity()[:, None]))
 
     def _add_batches(self, step: int) -> None:
         """The sum of clipped gradients over the expected batch size, canary and all, into ``gradient``."""
@@ -303,7 +337,7 @@ class Stack:
                     run=Run(self._scratch, batch.counts, width=tile.width, input_squares=batch.squares),
                     accumulate=number > 0,
                 )
-            if self._noise is not None and self._noise.one_at_a_time:
+            if self._noise is not None and self._noise.one_at_a_time and self._pair is None:
                 self._noise.add_to(self.gradient, scale=self._noise_scale, part=tile.part)
 
     def _adaptive_examples(self, state: Seen) -> tuple[Tensor, Tensor] | None:

@@ -22,6 +22,7 @@ from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import Dataset, ZeroGradients
 from coalmine.training.embedding import Embedding
 from coalmine.training.modules import FromModule
+from coalmine.training.pair import check_pair
 from coalmine.training.stack import Stack, StackResult, make_table
 
 CPU_STACK = 16
@@ -92,6 +93,8 @@ def train(
     numbers, sides = _check_trials(trials, worlds)
     _validate.instance("fingerprint", fingerprint, str)
     check_fit(network, neighbours, config)
+    if _paired(config, observer):
+        check_pair(neighbours)
     place = _device(device)
     every_step = observer is not None and observer.view == View.ALL_ITERATES
     fast = fused.refusal(network, config=config, neighbours=neighbours, device=place, every_step=every_step) is None
@@ -181,8 +184,16 @@ def _train_stack(
         device=device,
         table=table,
         room=size if device.type == "cuda" else 0,
+        paired=_paired(config, observer),
     )
     return stack.train(observer)
+
+
+def _paired(config: TrainingConfig, observer: Observer | None) -> bool:
+    """Whether the worlds are kept apart: the noise needs it, or an observer who knows both data sets."""
+    return config.noise_scale == "local" or (
+        observer is not None and observer.view == View.ALL_ITERATES and getattr(observer, "knows_both_worlds", False)
+    )
 
 
 def _out_of_memory(error: Exception) -> bool:

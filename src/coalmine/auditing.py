@@ -43,7 +43,7 @@ from coalmine.training import (
     parameter_count,
 )
 
-ALGORITHMS = {"training": 1, "adversaries": 1, "blocks": BLOCK_SIZE}
+ALGORITHMS = {"training": 2, "adversaries": 1, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
 
 

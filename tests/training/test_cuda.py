@@ -28,6 +28,7 @@ from coalmine.training import (
 )
 from coalmine.training.embedding import Embedding, MeanPositions
 from coalmine.training.layers import Linear
+from coalmine.training.noise import make_noise
 from coalmine.training.sampling import batches
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -120,6 +121,35 @@ def test_noise_and_canary_have_the_right_law():
     assert stats.kstest(total[1::2, 1], mixture).pvalue > 1e-7
     assert stats.kstest(total[:, [0, 2]].ravel(), stats.norm(0, spread).cdf).pvalue > 1e-7
     assert stats.kstest(total[:, 0] * 1.5, stats.norm(0, spread).cdf).pvalue < 1e-9
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1, 2, 7, 1030])
+def test_noise_is_standard_and_independent_over_places_steps_and_trials(size, dtype):
+    trials, steps = 512, 40
+    device = torch.device("cuda")
+    noise = make_noise("law", range(trials), size=size, steps=steps, device=device, dtype=dtype)
+    wide = torch.zeros((trials, size + 5), device=device, dtype=dtype)
+    drawn = []
+    for _ in range(steps):
+        wide.zero_()
+        noise.add_to(wide[:, :size], scale=2.0)
+        assert not wide[:, size:].any()
+        drawn.append((wide[:, :size] / 2.0).cpu().double().numpy())
+    z = np.stack(drawn)  # [steps, trials, size]
+    assert len(np.unique(z)) > 0.99 * z.size
+    # Fixed seeds; a right program fails each of these with probability below 1e-7.
+    assert stats.kstest(z.ravel()[:200_000], stats.norm.cdf).pvalue > 1e-7
+    neighbours = [(z[1:], z[:-1]), (z[:, 1:], z[:, :-1])] + ([(z[..., 1:], z[..., :-1])] if size > 1 else [])
+    quarter = -(-size // 4)
+    if size > 4:
+        neighbours.append((z[..., quarter:], z[..., :-quarter]))
+    for a, b in neighbours:
+        assert abs((a * b).mean()) < 5.5 / np.sqrt(a.size)
+        assert abs(((a**2 - 1) * (b**2 - 1)).mean()) < 5.5 * 2.0 / np.sqrt(a.size) + 40.0 / a.size
+    again = torch.zeros((3, size), device=device, dtype=dtype)
+    make_noise("law", [7, 500, 2], size=size, steps=1, device=device, dtype=dtype).add_to(again, scale=1.0)
+    np.testing.assert_array_equal(again.cpu().double().numpy(), z[0, [7, 500, 2]])
 
 
 def test_a_failure_is_named_and_disturbs_nobody():

@@ -110,7 +110,12 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
     else:
         extra: dict[str, Any] = {}
         if several:
-            line = {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeColor": INK, "symbolStrokeWidth": 2}
+            line: dict[str, Any] = {
+                "symbolType": "stroke",
+                "symbolSize": 400,
+                "symbolStrokeColor": INK,
+                "symbolStrokeWidth": 2,
+            }
             key = alt.Legend(title=None, orient="bottom", columns=4, **(line if kind == "lines" else {}))
             if kind == "lines":
                 dashes = [_DASHES[i % len(_DASHES)] for i in range(len(series))]

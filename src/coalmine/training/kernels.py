@@ -35,6 +35,21 @@ def noise_matrix(key, step, purpose: tl.constexpr, first, R: tl.constexpr, Q: tl
 
 
 @triton.jit(do_not_specialize=["step"])
+def add_noise(g_ptr, stride, size, quarter, keys, step, scale, LANES: tl.constexpr):
+    # scale·normals onto row m of a gradient: lane i makes those of places i, i + quarter, i + 2·quarter, i + 3·quarter.
+    m = tl.program_id(0)
+    lane = tl.program_id(1) * LANES + tl.arange(0, LANES)
+    n0, n1, n2, n3 = normals(tl.load(keys + m), step, 5, lane)
+    row = g_ptr + m.to(tl.int64) * stride
+    mine = lane < quarter
+    for j in tl.static_range(4):
+        n = n0 if j == 0 else (n1 if j == 1 else (n2 if j == 2 else n3))
+        place = row + lane + j * quarter
+        inside = mine & (lane + j * quarter < size)
+        tl.store(place, tl.load(place, mask=inside, other=0.0) + scale * n, mask=inside)
+
+
+@triton.jit(do_not_specialize=["step"])
 def draw(keys, step, worlds, slots, table, width, log_miss, index, count, overflow, LANES: tl.constexpr):
     m = tl.program_id(0)
     key = tl.load(keys + m)

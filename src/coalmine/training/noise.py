@@ -3,7 +3,8 @@
 On a CPU the bits come from NumPy's Philox-4x64-10, keyed by (fingerprint, trial), and the Box-Muller transform runs
 on whole vectors in torch. A 31-bit uniform puts the largest value at √(−2·ln 2⁻³²) = 6.66 standard deviations, and
 the distribution differs from the normal by less than 2⁻³⁰ (float64: 63 bits, 9.4 standard deviations). On a GPU the
-bits are those of torch's own Philox-4x32-10, so the two kinds of device draw different noise.
+bits are those of Philox-4x32-10 (a Triton kernel; torch's own generator for float64 or without Triton), so the two
+kinds of device draw different noise.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ from torch import Tensor
 
 from coalmine import seeds
 
+try:
+    from coalmine.training import kernels
+except ImportError:  # Triton comes with torch's GPU builds alone
+    kernels = None  # type: ignore[assignment]
+
+_LANES = 256  # of a program of the noise kernel, four numbers each
 _CHUNK = 16_384
 """Small models draw the noise of several steps in one go, about this many numbers at a time."""
 
@@ -42,6 +49,8 @@ def make_noise(
     """The noise of these trials for so many steps, from the streams of this kind of device."""
     if device.type == "cpu":
         return CpuNoise(fingerprint, trials, size=size, steps=steps, dtype=dtype)
+    if kernels is not None and dtype == torch.float32:
+        return KernelNoise(fingerprint, trials, size=size, device=device)
     return CudaNoise(fingerprint, trials, size=size, device=device, dtype=dtype)
 
 
@@ -64,6 +73,26 @@ class CudaNoise:
         """Add ``scale`` times a fresh vector of standard normals to each row, or to those of ``part``."""
         for row, generator in zip(gradient[part].unbind(0), self._generators[part], strict=True):
             row.add_(self._held.normal_(generator=generator), alpha=scale)
+
+
+class KernelNoise:
+    """Noise from one Triton kernel for the whole stack: Philox-4x32-10 of (64 bits of the trial's key, step, place)."""
+
+    one_at_a_time = False
+
+    def __init__(self, fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device) -> None:
+        keys = [seeds.key(fingerprint, purpose="noise", trial=trial) % 2**64 for trial in trials]
+        self._keys = torch.from_numpy(np.array(keys, dtype=np.uint64).view(np.int64)).to(device)
+        self._size, self._step = size, 0
+
+    def add_to(self, gradient: Tensor, *, scale: float, part: slice = ALL) -> None:
+        """Add ``scale`` times a fresh vector of standard normals to each row."""
+        assert part == ALL
+        self._step += 1
+        quarter = -(-self._size // 4)
+        kernels.add_noise[(gradient.shape[0], -(-quarter // _LANES))](
+            gradient, gradient.stride(0), self._size, quarter, self._keys, self._step, scale, LANES=_LANES
+        )
 
 
 class CpuNoise:

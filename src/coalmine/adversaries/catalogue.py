@@ -7,11 +7,14 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
+from coalmine.adversaries.api import Api
 from coalmine.adversaries.attack import Adversary
 from coalmine.adversaries.backdoor import Backdoor
 from coalmine.adversaries.clipbkd import ClipBkd
+from coalmine.adversaries.gradient import Gradient, MaliciousDataset
 from coalmine.adversaries.identifiability import Identifiability
 from coalmine.adversaries.membership import Membership
+from coalmine.adversaries.poison import AdaptivePoison, IntermediatePoison, StaticPoison
 from coalmine.errors import InvalidInputError
 
 CATALOGUE: Mapping[str, type[Any]] = {
@@ -19,6 +22,12 @@ CATALOGUE: Mapping[str, type[Any]] = {
     "backdoor": Backdoor,
     "clipbkd": ClipBkd,
     "identifiability": Identifiability,
+    "api": Api,
+    "static-poison": StaticPoison,
+    "intermediate-poison": IntermediatePoison,
+    "adaptive-poison": AdaptivePoison,
+    "gradient": Gradient,
+    "malicious-dataset": MaliciousDataset,
 }
 
 

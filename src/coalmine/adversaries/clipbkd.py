@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +13,7 @@ from scipy import optimize, special
 
 from coalmine import _validate, seeds
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
+from coalmine.adversaries.content import Content
 from coalmine.adversaries.distinguishers.queries import OutputShift
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
@@ -53,7 +53,7 @@ class ClipBkd:
         base, norm = scene.base, self.norm
         if norm is None:
             norm = float(np.mean(np.linalg.norm(np.asarray(base.x, dtype=np.float64).reshape(base.rows, -1), axis=1)))
-        point, label, other = _poison(_Content(base), norm, scene.classes)
+        point, label, other = _poison(Content(base), norm, scene.classes)
         x = point.reshape(base.shape).astype(base.x.dtype)
         notes = [f"x_p has norm {norm:.4g}, label {label}; {self.copies} copies"]
         if self.world0 == "clean":
@@ -71,26 +71,10 @@ class ClipBkd:
         return Attack(neighbours=neighbours, distinguisher=OutputShift(x, label), notes=tuple(notes))
 
 
-class _Content:
-    """Data that is compared by its content, so that the poison is searched for once for each data set."""
-
-    def __init__(self, base: Dataset) -> None:
-        self.base = base
-        digest = hashlib.blake2b(np.ascontiguousarray(base.x).tobytes())
-        digest.update(base.y.tobytes())
-        self._digest = digest.digest()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Content) and self._digest == other._digest
-
-    def __hash__(self) -> int:
-        return hash(self._digest)
-
-
 @functools.lru_cache(maxsize=4)
-def _poison(content: _Content, norm: float, classes: int) -> tuple[NDArray[np.float64], int, int]:
+def _poison(content: Content, norm: float, classes: int) -> tuple[NDArray[np.float64], int, int]:
     """x_p, its label, and the second least likely label."""
-    base = content.base
+    base = content.data
     flat = np.asarray(base.x, dtype=np.float64).reshape(base.rows, -1)
     point = norm * least_direction(flat)
     order = np.argsort(class_scores(flat, base.y, point, classes=classes), kind="stable")

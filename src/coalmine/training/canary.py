@@ -94,7 +94,11 @@ class StackState(Protocol):
 
 
 class AdaptiveExample(Protocol):
-    """Chooses the canary's k examples anew each step, for every model of the stack."""
+    """Chooses the canary's k examples anew each step, for every model of the stack.
+
+    One whose examples are a function of the present state alone may say ``memoryless = True``: the trainer then asks
+    it for those models only whose batch holds the canary.
+    """
 
     @property
     def copies(self) -> int:

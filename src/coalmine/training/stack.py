@@ -296,7 +296,7 @@ class Stack:
                     f"({self.trials.size}, {self.size})"
                 )
             vectors = self._clipped(vectors)
-        examples = self._adaptive_examples(state)
+        examples = self._adaptive_examples(state, drawn)
         rows = self.neighbours.base.rows
         times: NDArray[np.int64] | None = None
         if vectors is not None:
@@ -340,13 +340,33 @@ class Stack:
             if self._noise is not None and self._noise.one_at_a_time and self._pair is None:
                 self._noise.add_to(self.gradient, scale=self._noise_scale, part=tile.part)
 
-    def _adaptive_examples(self, state: Seen) -> tuple[Tensor, Tensor] | None:
-        """An adaptive canary's inputs and one-hot labels, checked."""
+    def _adaptive_examples(self, state: Seen, drawn: list[NDArray[np.int64]]) -> tuple[Tensor, Tensor] | None:
+        """An adaptive canary's inputs and one-hot labels, for the whole stack.
+
+        A canary without memory gives a model the same examples whether or not others are asked beside it, so on a CPU,
+        where models take turns anyway, only those are asked for whose batch holds the canary.
+        """
         if self._examples is None:
             return None
-        x, y = self._examples.examples(state)
+        if self.device.type != "cpu" or not getattr(self._examples, "memoryless", False):
+            inputs, onehot = self._checked_examples(self._examples, state)
+            return _filled(inputs, self.worlds.size), _filled(onehot, self.worlds.size)
+        shape = (self.trials.size, self.neighbours.copies)
+        whole = torch.zeros((*shape, *self.network.input_shape), dtype=self.dtype)
+        targets = torch.zeros((*shape, self.network.classes), dtype=self.dtype)
+        rows = self.neighbours.base.rows
+        needed = [position for position, batch in enumerate(drawn) if batch.size and int(batch.max()) >= rows]
+        if needed:
+            gradient = None if state.private_gradient is None else state.private_gradient[needed]
+            part = Seen(self.trials[needed], state.step, None, state.parameters[needed], gradient)
+            whole[needed], targets[needed] = self._checked_examples(self._examples, part)
+        return whole, targets
+
+    def _checked_examples(self, canary: AdaptiveExample, state: Seen) -> tuple[Tensor, Tensor]:
+        """What an adaptive canary gives for these models, checked."""
+        x, y = canary.examples(state)
         inputs, labels = torch.as_tensor(x), torch.as_tensor(y)
-        expected = (self.trials.size, self.neighbours.copies)
+        expected = (state.trials.size, self.neighbours.copies)
         shape = (*expected, *self.network.input_shape)
         if tuple(inputs.shape) != shape or tuple(labels.shape) != expected:
             raise InvalidInputError(
@@ -361,7 +381,7 @@ class Stack:
         onehot = torch.nn.functional.one_hot(labels.long(), self.network.classes)
         inputs = inputs.to(device=self.device, dtype=torch.int64 if takes_tokens(self.network) else self.dtype)
         onehot = onehot.to(device=self.device, dtype=self.dtype)
-        return _filled(inputs, self.worlds.size), _filled(onehot, self.worlds.size)
+        return inputs, onehot
 
     def _check(self, step: int, failed_at: dict[int, int]) -> None:
         """Note which models hold numbers that are not finite. Such a number never becomes finite again."""

@@ -106,7 +106,7 @@ def train(
     notes: list[str] = []
     failures: dict[int, str] = {}
     scores: list[NDArray[np.float64]] = []
-    with _one_thread(place), _precision(config, place), torch.no_grad():
+    with one_thread(place), _precision(config, place), torch.no_grad():
         table = None if fast else make_table(network, neighbours, config, device=place)
         start = 0
         while start < numbers.size:
@@ -304,10 +304,10 @@ def _device(name: str) -> torch.device:
 
 
 @contextlib.contextmanager
-def _one_thread(device: torch.device) -> Iterator[None]:
+def one_thread(device: torch.device | None = None) -> Iterator[None]:
     """On a CPU, one torch thread: two processes beat two threads, and sums are then always split the same way."""
     before = torch.get_num_threads()
-    if device.type == "cpu" and before != 1:
+    if (device is None or device.type == "cpu") and before != 1:
         torch.set_num_threads(1)
     try:
         yield

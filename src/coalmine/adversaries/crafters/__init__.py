@@ -1,0 +1,1 @@
+"""How adversaries choose the canary: the crafters of nasr-2021 that are more than a line."""

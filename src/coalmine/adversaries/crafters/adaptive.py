@@ -1,0 +1,101 @@
+"""Crafter 3 of nasr-2021: at each step, the example whose inclusion moves the query's loss the most."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.func import grad
+
+from coalmine.adversaries.crafters.differentiable import Differentiable, for_each_model
+from coalmine.training import Dataset, Network, StackState
+
+SIGNS = {"lower": -1.0, "raise": 1.0}
+
+
+class AdaptiveExamples:
+    """An adaptive canary: x maximises ±ℓ(m − η·clip_C(∇ℓ(m, x, y))/B, query) by ``steps`` steps of ascent on x.
+
+    The gradient with respect to x goes through the gradient with respect to m (double back-propagation). ``sign`` says
+    which way the query's loss is pushed: "lower", from the query itself with its own label, or "raise", from the query
+    with the label that the present model thinks most likely among the others. Each model of the stack has its own
+    example, a function of that model alone; steps have a fixed length and x stays within the range of the data.
+    """
+
+    copies = 1
+    memoryless = True
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        query: tuple[NDArray[Any], int],
+        data: Dataset,
+        clip: float,
+        rate: float,
+        sign: str,
+        steps: int,
+        step_rate: float,
+    ) -> None:
+        """``rate``: η/B, what a clipped gradient is multiplied by in a step."""
+        self._network: Any = network  # a frozen dataclass, and so hashable
+        self._query = query
+        self._clip, self._rate, self._sign, self._steps = clip, rate, SIGNS[sign], steps
+        rows = np.asarray(data.x, dtype=np.float64)
+        self._low, self._high = float(rows.min()), float(rows.max())
+        self._length = step_rate * float(np.mean(np.linalg.norm(rows.reshape(data.rows, -1), axis=1)))
+
+    def start(self, trials: NDArray[np.int64]) -> None:
+        """Nothing to forget: every step starts from the query."""
+
+    def examples(self, state: StackState) -> tuple[Tensor, Tensor]:
+        """One example for each model, ``[S, 1, ...]``, and its label."""
+        models: Tensor = state.parameters
+        craft = _crafted(self._network, str(models.device), models.dtype, self._sign, self._clip, self._rate)
+        x, y = self._query
+        query = torch.as_tensor(np.array(x), dtype=models.dtype, device=models.device)
+        label = torch.tensor(y, device=models.device)
+        points = query.expand(models.shape[0], *query.shape)
+        labels = label.expand(models.shape[0])
+        queries = (points, labels)
+        if self._sign > 0:
+            labels = craft.other_label(models, *queries)
+        for _ in range(self._steps):
+            slope = craft.slope(points, models, labels, *queries)
+            flat = slope.flatten(1)
+            norms = torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp(min=1e-30)
+            moved = points + self._length * (flat / norms).view_as(points)
+            points = moved.clamp(self._low, self._high)
+        return points.unsqueeze(1), labels.unsqueeze(1)
+
+
+class _Crafted:
+    """The functions of one network that the ascent needs."""
+
+    def __init__(
+        self, network: Network, *, device: torch.device, dtype: torch.dtype, sign: float, clip: float, rate: float
+    ) -> None:
+        self._body = Differentiable(network, device=device, dtype=dtype)
+
+        def gain(x: Tensor, vector: Tensor, y: Tensor, query: Tensor, label: Tensor) -> Tensor:
+            after = self._body.after_step(vector, x, y, query=(query, label), clip=clip, rate=rate)
+            return sign * after
+
+        self.slope = for_each_model(grad(gain), device=device)
+        self.other_label = for_each_model(self._other, device=device)
+
+    def _other(self, vector: Tensor, query: Tensor, label: Tensor) -> Tensor:
+        """The most likely label but the query's own."""
+        scores = self._body.logits(vector, query)
+        own = torch.nn.functional.one_hot(label, scores.shape[0]).to(torch.bool)
+        return scores.masked_fill(own, -torch.inf).argmax()
+
+
+@functools.lru_cache(maxsize=4)
+def _crafted(network: Network, device: str, dtype: torch.dtype, sign: float, clip: float, rate: float) -> _Crafted:
+    """Built once for a network and a device; kept out of the canary, which travels to other processes."""
+    return _Crafted(network, device=torch.device(device), dtype=dtype, sign=sign, clip=clip, rate=rate)

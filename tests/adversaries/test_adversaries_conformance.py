@@ -10,7 +10,16 @@ from coalmine.adversaries import CATALOGUE, Adversary, Scene, ThreatModel, adver
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation
 from coalmine.roles import View
-from coalmine.training import Dataset, ExampleCanary, Glorot, LogisticRegression, Mlp, TrainingConfig, train
+from coalmine.training import (
+    Dataset,
+    ExampleCanary,
+    Glorot,
+    GradientCanary,
+    LogisticRegression,
+    Mlp,
+    TrainingConfig,
+    train,
+)
 from coalmine.training.trainer import check_fit
 
 NAMES = sorted(CATALOGUE)
@@ -52,11 +61,11 @@ def test_it_says_what_it_may_see_and_do(name):
 def test_its_worlds_fit_the_trainer(name, digits):
     attack = craft(name, digits)
     base, classes, _ = digits
-    assert isinstance(attack.neighbours.canary, ExampleCanary)
     assert attack.neighbours.copies >= 1
-    assert attack.neighbours.base.shape == base.shape
     assert attack.distinguisher.view == adversary(name).threat.view
-    check_fit(LogisticRegression(64, classes=classes), attack.neighbours, config())
+    if attack.network is None:
+        assert attack.neighbours.base.shape == base.shape
+    check_fit(attack.network or LogisticRegression(64, classes=classes), attack.neighbours, attack.training or config())
     assert attack.notes
     assert all(isinstance(note, str) for note in attack.notes)
 
@@ -65,9 +74,14 @@ def test_its_worlds_fit_the_trainer(name, digits):
 def test_the_same_seed_gives_the_same_worlds(name, digits):
     first, second = craft(name, digits, seed=3), craft(name, digits, seed=3)
     for a, b in ((first.neighbours, second.neighbours),):
-        np.testing.assert_array_equal(a.canary.x, b.canary.x)
-        np.testing.assert_array_equal(a.canary.y, b.canary.y)
-        np.testing.assert_array_equal(a.base.x, b.base.x)
+        assert type(a.canary) is type(b.canary)
+        if isinstance(a.canary, ExampleCanary):
+            np.testing.assert_array_equal(a.canary.x, b.canary.x)
+            np.testing.assert_array_equal(a.canary.y, b.canary.y)
+        if isinstance(a.canary, GradientCanary):
+            np.testing.assert_array_equal(a.canary.gradient, b.canary.gradient)
+        if isinstance(a.base, Dataset):
+            np.testing.assert_array_equal(a.base.x, b.base.x)
         assert (a.relation, a.replaced) == (b.relation, b.replaced)
     assert first.notes == second.notes
 
@@ -199,7 +213,7 @@ def test_the_backdoor_asks_about_rows_it_did_not_plant(digits):
     ("name", "options", "words"),
     [
         ("clipbdk", {}, "did you mean 'clipbkd'?"),
-        ("zzz", {}, "expected one of backdoor, clipbkd, "),
+        ("zzz", {}, "expected one of adaptive-poison, api, backdoor, clipbkd, gradient"),
         ("clipbkd", {"copy": 1}, "did you mean 'copies'?"),
         ("clipbkd", {"copies": 0}, "copies = 0"),
         ("clipbkd", {"copies": 1.5}, "copies = 1.5"),

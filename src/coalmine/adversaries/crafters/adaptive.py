@@ -55,47 +55,36 @@ class AdaptiveExamples:
     def examples(self, state: StackState) -> tuple[Tensor, Tensor]:
         """One example for each model, ``[S, 1, ...]``, and its label."""
         models: Tensor = state.parameters
-        craft = _crafted(self._network, str(models.device), models.dtype, self._sign, self._clip, self._rate)
+        body = _body(self._network, str(models.device), models.dtype)
         x, y = self._query
         query = torch.as_tensor(np.array(x), dtype=models.dtype, device=models.device)
         label = torch.tensor(y, device=models.device)
-        points = query.expand(models.shape[0], *query.shape)
-        labels = label.expand(models.shape[0])
-        queries = (points, labels)
-        if self._sign > 0:
-            labels = craft.other_label(models, *queries)
-        for _ in range(self._steps):
-            slope = craft.slope(points, models, labels, *queries)
-            flat = slope.flatten(1)
-            norms = torch.linalg.vector_norm(flat, dim=1, keepdim=True).clamp(min=1e-30)
-            moved = points + self._length * (flat / norms).view_as(points)
-            points = moved.clamp(self._low, self._high)
+
+        def craft(vector: Tensor) -> tuple[Tensor, Tensor]:
+            chosen = label if self._sign < 0 else _other(body.logits(vector, query), label)
+
+            def gain(point: Tensor) -> Tensor:
+                after = body.after_step(vector, point, chosen, query=(query, label), clip=self._clip, rate=self._rate)
+                return self._sign * after
+
+            point = query
+            for _ in range(self._steps):
+                slope = grad(gain)(point)
+                point = point + self._length * slope / torch.linalg.vector_norm(slope).clamp(min=1e-30)
+                point = point.clamp(self._low, self._high)
+            return point, chosen
+
+        points, labels = for_each_model(craft, models)
         return points.unsqueeze(1), labels.unsqueeze(1)
 
 
-class _Crafted:
-    """The functions of one network that the ascent needs."""
-
-    def __init__(
-        self, network: Network, *, device: torch.device, dtype: torch.dtype, sign: float, clip: float, rate: float
-    ) -> None:
-        self._body = Differentiable(network, device=device, dtype=dtype)
-
-        def gain(x: Tensor, vector: Tensor, y: Tensor, query: Tensor, label: Tensor) -> Tensor:
-            after = self._body.after_step(vector, x, y, query=(query, label), clip=clip, rate=rate)
-            return sign * after
-
-        self.slope = for_each_model(grad(gain), device=device)
-        self.other_label = for_each_model(self._other, device=device)
-
-    def _other(self, vector: Tensor, query: Tensor, label: Tensor) -> Tensor:
-        """The most likely label but the query's own."""
-        scores = self._body.logits(vector, query)
-        own = torch.nn.functional.one_hot(label, scores.shape[0]).to(torch.bool)
-        return scores.masked_fill(own, -torch.inf).argmax()
+def _other(scores: Tensor, label: Tensor) -> Tensor:
+    """The most likely label but this one."""
+    own = torch.nn.functional.one_hot(label, scores.shape[0]).to(torch.bool)
+    return scores.masked_fill(own, -torch.inf).argmax()
 
 
 @functools.lru_cache(maxsize=4)
-def _crafted(network: Network, device: str, dtype: torch.dtype, sign: float, clip: float, rate: float) -> _Crafted:
+def _body(network: Network, device: str, dtype: torch.dtype) -> Differentiable:
     """Built once for a network and a device; kept out of the canary, which travels to other processes."""
-    return _Crafted(network, device=torch.device(device), dtype=dtype, sign=sign, clip=clip, rate=rate)
+    return Differentiable(network, device=torch.device(device), dtype=dtype)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,17 +46,14 @@ class Differentiable:
         return self.loss(moved, *query)
 
 
-def for_each_model(function: Callable[..., Tensor], *, device: torch.device) -> Callable[..., Tensor]:
-    """The function for a stack: all arguments and the result get a first dimension S.
+def for_each_model(function: Callable[[Tensor], tuple[Tensor, ...]], models: Tensor) -> tuple[Tensor, ...]:
+    """The function of one parameter vector for each row of ``[S, P]``; results get a first dimension S.
 
-    On a CPU the models take turns, so that what a model gets does not depend on what else is in the stack; on a GPU
-    one batched call does them all.
+    On a CPU the models take turns, each from memory of its own (alignment can change a product's last bits), so that
+    what a model gets does not depend on what else is in the stack; on a GPU one batched call does them all.
     """
-    if device.type != "cpu":
-        batched: Callable[..., Tensor] = vmap(function)
+    if models.device.type != "cpu":
+        batched: tuple[Tensor, ...] = vmap(function)(models)
         return batched
-
-    def one_by_one(*stacked: Any) -> Tensor:
-        return torch.stack([function(*row) for row in zip(*stacked, strict=True)])
-
-    return one_by_one
+    results = [function(vector.clone()) for vector in models.unbind(0)]
+    return tuple(torch.stack(parts) for parts in zip(*results, strict=True))

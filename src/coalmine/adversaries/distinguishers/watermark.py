@@ -33,6 +33,7 @@ from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, Zero
 from coalmine.training.batching import FullBatcher, width
 from coalmine.training.clipping import parameter_views
 from coalmine.training.layers import Run, Scratch
+from coalmine.training.models import padded
 from coalmine.training.networks import example_floats
 from coalmine.training.stack import make_engine, make_table
 
@@ -148,13 +149,17 @@ class _MeanGradient:
         )
         self._engine = make_engine(network, device=models.device, dtype=models.dtype)
         self._scratch = Scratch(device=models.device, dtype=models.dtype)
-        self._sums = torch.zeros_like(models)
+        # Every model's vector starts on a cache line, as in the trainer: then its place does not touch its last bits.
+        stack, size = models.shape
+        room = torch.zeros((2, stack, padded(size)), dtype=models.dtype, device=models.device)
+        self._models, self._sums = room[0, :, :size], room[1, :, :size]
 
     def __call__(self, models: Tensor) -> Tensor:
+        self._models.copy_(models)
         layers = self._engine.layers
         for number, batch in enumerate(self._batches.passes(examples=None)):
             self._engine.clipped_sums(
-                parameter_views(models, layers),
+                parameter_views(self._models, layers),
                 parameter_views(self._sums, layers),
                 x=batch.x,
                 targets=batch.targets,

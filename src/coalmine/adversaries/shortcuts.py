@@ -44,7 +44,7 @@ class WatermarkSteps:
 
         >>> WatermarkSteps(sample_rate=0.1, sigma=1.0, steps=50).scores(
         ...     np.arange(4), worlds=np.array([0, 1, 0, 1], dtype=np.int8), fingerprint="a run", device="cpu").round(3)
-        array([ 0.206,  0.271, -0.106,  0.174])
+        array([ 0.524,  1.074, -0.862,  0.326])
         """
         trials, worlds = np.asarray(trials, dtype=np.int64), np.asarray(worlds)
         blocks, inverse = np.unique(trials // BLOCK, return_inverse=True)

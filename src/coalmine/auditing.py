@@ -399,6 +399,7 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         others=others,
         notes=played.attack.notes,
         seconds=played.trials.elapsed,
+        powers={key: str(value) for key, value in dataclasses.asdict(who.threat).items()},
         accuracy=played.accuracy,
         scores=scores,
     )

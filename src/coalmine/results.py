@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdversaryResult:
-    """What one adversary proved: ``bound`` counts for the verdict, ``others`` are more methods on the same scores."""
+    """What one adversary proved: ``bound`` counts for the verdict, ``others`` are more methods on the same scores.
+
+    ``powers`` say in words what it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to
+    the rung below it on the ladder of nasr-2021.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -31,6 +35,7 @@ class AdversaryResult:
     others: tuple[LowerBound | Estimate, ...]
     notes: tuple[str, ...]
     seconds: float
+    powers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     accuracy: float | None = None
     scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)
 
@@ -41,13 +46,13 @@ class AdversaryResult:
         return f"{self.name} ({words})" if words else self.name
 
     @property
-    def gaussian(self) -> LowerBound:
-        """What the same scores prove under the same relation if the trade-off curve is a Gaussian one."""
-        return next(
-            other
-            for other in self.others
-            if isinstance(other, LowerBound) and other.method == "gdp" and other.relation is self.bound.relation
-        )
+    def assumed(self) -> LowerBound | None:
+        """What the same scores prove, for the same neighbours, if the family of trade-off curves is known.
+
+        That of DP-SGD with every iterate seen and its noise unknown (``dpsgd``), or else a Gaussian one (``gdp``).
+        """
+        same = [one for one in self.others if isinstance(one, LowerBound) and one.relation is self.bound.relation]
+        return next((one for method in ("dpsgd", "gdp") for one in same if one.method == method), None)
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
@@ -68,6 +73,7 @@ class AdversaryResult:
             "failed": self.failed,
             "seconds": self.seconds,
             "accuracy": self.accuracy,
+            "powers": dict(self.powers),
             "notes": list(self.notes),
             "bound": bound.to_dict(),
             "others": [other.to_dict() for other in self.others],

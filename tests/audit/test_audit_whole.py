@@ -213,7 +213,7 @@ def test_relabelled_worlds_are_judged_at_twice_the_distance(tmp_path):
     made = settings(adversaries=({"name": "clipbkd", "copies": 2, "world0": "relabelled"},))
     only = audit(made, store=tmp_path / "a.db", execution=ONE).adversaries[0]
     assert (only.relation, only.copies, only.bound.copies) == (Relation.REPLACE, 2, 4)
-    assert only.gaussian.copies == 4
+    assert only.assumed.copies == 4
 
 
 def test_the_level_is_shared_so_that_all_bounds_hold_together(tmp_path):

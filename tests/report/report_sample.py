@@ -39,6 +39,7 @@ def adversary(
         ),
         notes=(),
         seconds=12.5,
+        powers={"access": "losses", "modification": "one row", "dataset": "not chosen", "adds": ""},
         scores=scores,
     )
 

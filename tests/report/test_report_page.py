@@ -14,7 +14,7 @@ import report_sample as sample
 from coalmine import config, report
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation
-from coalmine.report import figures, render
+from coalmine.report import figures, render, tables, words
 from coalmine.report.html import toml
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
@@ -225,3 +225,18 @@ def test_the_results_and_the_words_load_no_drawing_and_no_training():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+def test_the_ladder_says_what_each_power_was_worth():
+    weak, strong = sample.adversary("weak", mu=0.5), sample.adversary("strong", mu=2.0)
+    shown = sample.result(weak, strong, sample.adversary("none", mu=0.0))
+    table = tables.ladder(shown)
+    assert [one["adversary"] for one in table.records] == ["weak", "strong", "none"]
+    first, second, third = table.records
+    assert second["worth"] == pytest.approx(strong.bound.epsilon - weak.bound.epsilon)
+    assert first["worth"] == weak.bound.epsilon
+    assert third["worth"] == third["worth_assumed"] == 0.0
+    page = report.page(shown)
+    assert "What each power of an attacker is worth" in page
+    assert f"(+{words.down(second['worth'])})" in page
+    assert tables.ladder(sample.result(weak)) is None

@@ -14,7 +14,10 @@ from coalmine.training import Dataset, Neighbours, Network, TrainingConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ThreatModel:
-    """What the adversary may see and do, in words, as in Table I of nasr-2021."""
+    """What the adversary may see and do, in words, as in Table I of nasr-2021.
+
+    ``adds`` says what it has that the rung below it on the ladder has not; it is empty where there is no such rung.
+    """
 
     view: View
     access: str
@@ -22,6 +25,7 @@ class ThreatModel:
     dataset: str
     summary: str
     paper: str
+    adds: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

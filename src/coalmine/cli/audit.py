@@ -184,16 +184,18 @@ def show(result: AuditResult) -> None:
         subject += f" Mean test accuracy {result.accuracy:.1%}."
     print_lines([subject])
     row = _CHANGES[result.guarantee.relation]
+    assumed = result.strongest.assumed
+    assumption = words.assumption(assumed.method) if assumed else "assumed"
     print_table(
         f"ε at δ = {section.delta:g} for one row {row}, from {sum(result.strongest.bound.trials)} trials each; "
         f"the bounds hold together at confidence {section.confidence:.4g}",
-        ["adversary", "sees", "proved", "if Gaussian", "heuristic", "claim" if own else "guarantee"],
+        ["adversary", "sees", "proved", assumption, "heuristic", "claim" if own else "guarantee"],
         [
             [
                 one.label,
                 one.view.value.replace("_", " "),
                 f"≥ {words.down(one.bound.epsilon)}",
-                f"≥ {words.down(one.gaussian.epsilon)}",
+                f"≥ {words.down(one.assumed.epsilon)}" if one.assumed else "-",
                 f"≈ {words.near(result.heuristic.epsilon)}" if result.heuristic else "-",
                 f"≤ {words.up(result.guarantee.epsilon)}",
             ]
@@ -210,8 +212,9 @@ def sentences(result: AuditResult) -> list[str]:
     lines = ["For one person:", *words.meaning(result), ""]
     if "train" not in result.mechanism:
         lines.append(
-            "The verdict rests on the proved bounds; 'if Gaussian' also assumes a Gaussian trade-off curve, and the "
-            "heuristic is a prediction for one who sees the last model alone."
+            "The verdict rests on the proved bounds; 'if DP-SGD' also assumes that this is DP-SGD with this sampling "
+            "rate and number of steps, 'if Gaussian' a Gaussian trade-off curve; the heuristic is a prediction for one "
+            "who sees the last model alone."
         )
     lines += [words.verdict(result), *words.caveats(result)]
     if "train" in result.mechanism:

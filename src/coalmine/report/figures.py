@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from coalmine.report import series, subject, tables, words
+from coalmine.report import series, subject, words
 
 if TYPE_CHECKING:
     from coalmine.results import AdversaryResult, AuditResult
@@ -82,7 +82,11 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
         row["what"] = meanings[row["kind"]]
     layers: list[Any] = [bars]
     if marks:
-        shapes = {"ceiling": "the most these trials could have proved", "gaussian": "proved if the leak is Gaussian"}
+        shapes = {
+            "ceiling": "the most these trials could have proved",
+            "gdp": "proved if the leak is Gaussian",
+            "dpsgd": "proved if it is DP-SGD and only its noise is unknown",
+        }
         used = [name for name in shapes if any(mark["mark"] == name for mark in marks)]
         for mark in marks:
             mark["what"] = shapes[mark["mark"]]
@@ -120,7 +124,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     return Figure(name="overview", title=title, caption=caption, chart=finished(chart, title, width))
 
 
-_SHAPES = {"ceiling": "M0,-1V1", "gaussian": "circle"}
+_SHAPES = {"ceiling": "M0,-1V1", "gdp": "circle", "dpsgd": "circle"}
 
 
 def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
@@ -353,9 +357,9 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
         row = add("proved", f"{one.label}: {words.epsilon(bound)}", _note(one), bound.epsilon)
         if bound.ceiling is not None and math.isfinite(bound.ceiling):
             marks.append({"row": row, "mark": "ceiling", "epsilon": bound.ceiling})
-        gaussian = tables.gaussian(one)
-        if gaussian is not None and 0.0 < gaussian.epsilon < math.inf:
-            marks.append({"row": row, "mark": "gaussian", "epsilon": gaussian.epsilon})
+        assumed = one.assumed
+        if assumed is not None and 0.0 < assumed.epsilon < math.inf:
+            marks.append({"row": row, "mark": assumed.method, "epsilon": assumed.epsilon})
     return rows, marks, labels
 
 
@@ -393,8 +397,10 @@ def _note(one: AdversaryResult) -> str:
     note = f"{sum(one.bound.trials)} trainings"
     if one.bound.ceiling is not None:
         note += f" could prove {words.down(one.bound.ceiling)} at most"
-    gaussian = tables.gaussian(one)
-    return f"{note}; ≥ {words.down(gaussian.epsilon)} if Gaussian" if gaussian and gaussian.epsilon > 0.0 else note
+    assumed = one.assumed
+    if assumed is None or not assumed.epsilon > 0.0:
+        return note
+    return f"{note}; ≥ {words.down(assumed.epsilon)} {words.assumption(assumed.method)}"
 
 
 def _promises(result: AuditResult) -> bool:

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from coalmine.records import LowerBound
-from coalmine.report import figures, render, subject, words
+from coalmine.report import figures, render, subject, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def document(result: AuditResult) -> str:
             "subject": _subject(result),
             "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
             "meaning": words.meaning(result),
+            "ladder": tables.ladder(result),
             "adversaries": [_adversary(result, one) for one in result.adversaries],
             "theory": _theory(result),
             "confidence": words.confidence(settings.audit.confidence),

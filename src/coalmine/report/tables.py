@@ -73,10 +73,42 @@ def methods(result: AuditResult) -> Table:
     return Table(columns, tuple(rows), tuple(records))
 
 
-def gaussian(one: AdversaryResult) -> LowerBound | None:
-    """The bound under a Gaussian curve for the same neighbours as the bound that counts, where there is one."""
-    found = (other for other in one.others if isinstance(other, LowerBound) and other.method == "gdp")
-    return next((other for other in found if other.relation is one.bound.relation), None)
+def ladder(result: AuditResult) -> Table | None:
+    """What each adversary may see and do, what it has that those before it had not, and what that was worth in ε.
+
+    The worth is how far its bound goes beyond the best bound before it; None where no power of an adversary is known.
+    """
+    climbers = [one for one in result.adversaries if one.powers]
+    if len(climbers) < 2:
+        return None
+    rows, records = [], []
+    best = dict.fromkeys(("proved", "assumed"), 0.0)
+    for one in climbers:
+        found = {"proved": one.bound.epsilon, "assumed": one.assumed.epsilon if one.assumed else 0.0}
+        worth = {name: max(0.0, found[name] - best[name]) for name in found}
+        best = {name: max(best[name], found[name]) for name in found}
+        rows.append(
+            (
+                one.label,
+                one.powers.get("adds") or "–",
+                one.powers["access"],
+                one.powers["modification"],
+                one.powers["dataset"],
+                f"{words.epsilon(one.bound)} (+{words.down(worth['proved'])})",
+                f"{words.epsilon(one.assumed)} (+{words.down(worth['assumed'])})" if one.assumed else "–",
+            )
+        )
+        records.append(
+            {"adversary": one.label, **one.powers, **found, "worth": worth["proved"], "worth_assumed": worth["assumed"]}
+        )
+    columns = ("adversary", "what it adds", "sees", "changes", "other rows", "proved", _assumption(climbers))
+    return Table(columns, tuple(rows), tuple(records))
+
+
+def _assumption(adversaries: list[AdversaryResult]) -> str:
+    """The assumption that all have in common, as the head of a column."""
+    methods = {one.assumed.method for one in adversaries if one.assumed}
+    return words.assumption(methods.pop()) if len(methods) == 1 else "with an assumption"
 
 
 def _interval(estimate: Estimate) -> str:

@@ -138,6 +138,15 @@ def method(found: LowerBound | Estimate) -> str:
     return f"{words}; {RULES.get(name, rest)}" if rest else words
 
 
+def assumption(method: str) -> str:
+    """What a method takes for granted, in a few words.
+
+    >>> assumption("dpsgd")
+    'if DP-SGD'
+    """
+    return {"dpsgd": "if DP-SGD", "gdp": "if Gaussian"}.get(method, method)
+
+
 def kind(found: LowerBound | Estimate) -> str:
     """What the number is worth."""
     if isinstance(found, Estimate):

@@ -1,6 +1,7 @@
 """Every adversary of the catalogue goes through the same tests."""
 
 import dataclasses
+import multiprocessing.reduction
 
 import numpy as np
 import pytest
@@ -62,9 +63,9 @@ def test_its_worlds_fit_the_trainer(name, digits):
     attack = craft(name, digits)
     base, classes, _ = digits
     assert attack.neighbours.copies >= 1
-    assert attack.distinguisher.view == adversary(name).threat.view
-    if attack.network is None:
+    if attack.network is None:  # else the adversary brings its own data
         assert attack.neighbours.base.shape == base.shape
+    assert attack.distinguisher.view == adversary(name).threat.view
     check_fit(attack.network or LogisticRegression(64, classes=classes), attack.neighbours, attack.training or config())
     assert attack.notes
     assert all(isinstance(note, str) for note in attack.notes)
@@ -73,17 +74,40 @@ def test_its_worlds_fit_the_trainer(name, digits):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_worlds(name, digits):
     first, second = craft(name, digits, seed=3), craft(name, digits, seed=3)
-    for a, b in ((first.neighbours, second.neighbours),):
-        assert type(a.canary) is type(b.canary)
-        if isinstance(a.canary, ExampleCanary):
-            np.testing.assert_array_equal(a.canary.x, b.canary.x)
-            np.testing.assert_array_equal(a.canary.y, b.canary.y)
-        if isinstance(a.canary, GradientCanary):
-            np.testing.assert_array_equal(a.canary.gradient, b.canary.gradient)
-        if isinstance(a.base, Dataset):
-            np.testing.assert_array_equal(a.base.x, b.base.x)
-        assert (a.relation, a.replaced) == (b.relation, b.replaced)
+    a, b = first.neighbours, second.neighbours
+    assert type(a.canary) is type(b.canary)
+    if isinstance(a.canary, ExampleCanary):
+        np.testing.assert_array_equal(a.canary.x, b.canary.x)
+        np.testing.assert_array_equal(a.canary.y, b.canary.y)
+    if isinstance(a.canary, GradientCanary):
+        np.testing.assert_array_equal(a.canary.gradient, b.canary.gradient)
+    if isinstance(a.base, Dataset):
+        np.testing.assert_array_equal(a.base.x, b.base.x)
+    assert a.base.rows == b.base.rows
+    assert (a.relation, a.replaced) == (b.relation, b.replaced)
     assert first.notes == second.notes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_promised_stays_as_it_was(name, digits):
+    """An adversary may choose what is learnt, but not the clipping norm, the noise, the rate or the steps."""
+    attack = craft(name, digits)
+    if attack.training is None:
+        pytest.skip("this adversary leaves the training alone")
+    given, rows = config(noise_multiplier=1.0), digits[0].rows
+    kept = ("clip", "noise_multiplier", "steps", "sampling", "noise_scale", "optimiser")
+    assert all(getattr(attack.training, field) == getattr(given, field) for field in kept)
+    assert attack.training.rate(attack.neighbours.base.rows) == given.rate(rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_attack_can_be_sent_to_another_process(name, digits):
+    attack = craft(name, digits)
+    sent = multiprocessing.reduction.ForkingPickler.dumps
+    assert sent(attack.neighbours)
+    assert sent(attack.training)
+    assert sent(attack.distinguisher)
+    assert sent(attack.shortcut)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -213,7 +237,7 @@ def test_the_backdoor_asks_about_rows_it_did_not_plant(digits):
     ("name", "options", "words"),
     [
         ("clipbdk", {}, "did you mean 'clipbkd'?"),
-        ("zzz", {}, "expected one of adaptive-poison, api, backdoor, clipbkd, gradient"),
+        ("zzz", {}, "expected one of adaptive-poison, api, backdoor, clipbkd, encoding, gradient"),
         ("clipbkd", {"copy": 1}, "did you mean 'copies'?"),
         ("clipbkd", {"copies": 0}, "copies = 0"),
         ("clipbkd", {"copies": 1.5}, "copies = 1.5"),

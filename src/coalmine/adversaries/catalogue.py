@@ -11,9 +11,13 @@ from coalmine.adversaries.api import Api
 from coalmine.adversaries.attack import Adversary
 from coalmine.adversaries.backdoor import Backdoor
 from coalmine.adversaries.clipbkd import ClipBkd
+from coalmine.adversaries.encoding import Encoding
 from coalmine.adversaries.gradient import Gradient, MaliciousDataset
+from coalmine.adversaries.hidden_state import HiddenState
 from coalmine.adversaries.identifiability import Identifiability
+from coalmine.adversaries.last_iterate import LastIterateGradient, LastIterateInput
 from coalmine.adversaries.membership import Membership
+from coalmine.adversaries.pathological import PathologicalRegularizer
 from coalmine.adversaries.poison import AdaptivePoison, IntermediatePoison, StaticPoison
 from coalmine.errors import InvalidInputError
 
@@ -28,6 +32,11 @@ CATALOGUE: Mapping[str, type[Any]] = {
     "adaptive-poison": AdaptivePoison,
     "gradient": Gradient,
     "malicious-dataset": MaliciousDataset,
+    "last-iterate-gradient": LastIterateGradient,
+    "last-iterate-input": LastIterateInput,
+    "hidden-state": HiddenState,
+    "encoding": Encoding,
+    "pathological-regularizer": PathologicalRegularizer,
 }
 
 

@@ -11,7 +11,7 @@ from coalmine.training.canary import (
     StackState,
 )
 from coalmine.training.config import Adam, GivenWeights, Glorot, Sgd, TrainingConfig
-from coalmine.training.data import Dataset, ZeroGradients
+from coalmine.training.data import AlikeRows, Dataset, ZeroGradients
 from coalmine.training.models import BlackBox, StackedModels
 from coalmine.training.modules import FromModule
 from coalmine.training.networks import Head, LogisticRegression, Mlp, Network, Vector, module, parameter_count
@@ -21,6 +21,7 @@ __all__ = [
     "Adam",
     "AdaptiveExample",
     "AdaptiveGradient",
+    "AlikeRows",
     "BernauCnn",
     "BlackBox",
     "Canary",

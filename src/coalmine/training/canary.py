@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
-from coalmine.training.data import Dataset, ZeroGradients, inputs_array, labels_array
+from coalmine.training.data import AlikeRows, Dataset, ZeroGradients, inputs_array, labels_array
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -145,20 +145,20 @@ class Neighbours:
     (0,)
     """
 
-    base: Dataset | ZeroGradients
+    base: Dataset | ZeroGradients | AlikeRows
     canary: Canary | None = None
     relation: Relation = Relation.ADD_REMOVE
     replaced: tuple[int, ...] = ()
 
     def __init__(
         self,
-        base: Dataset | ZeroGradients,
+        base: Dataset | ZeroGradients | AlikeRows,
         *,
         canary: Canary | None = None,
         relation: Relation | str = Relation.ADD_REMOVE,
         replaced: Sequence[int] = (),
     ) -> None:
-        _validate.instance("base", base, (Dataset, ZeroGradients))
+        _validate.instance("base", base, (Dataset, ZeroGradients, AlikeRows))
         relation = Relation.parse(relation)
         rows = tuple(
             _validate.integer(f"replaced[{i}]", row, at_least=0, at_most=base.rows - 1)
@@ -169,8 +169,8 @@ class Neighbours:
             raise _validate.reject("replaced", rows, "no rows with relation = 'add_remove'")
         if relation is Relation.REPLACE and (len(rows) != copies or len(set(rows)) != copies):
             raise _validate.reject("replaced", rows, f"{copies} different rows of the base data, one for each copy")
-        if isinstance(base, ZeroGradients) and isinstance(canary, ExampleCanary):
-            raise InvalidInputError("canary is an example: expected a gradient where the base data has none")
+        if not isinstance(base, Dataset) and isinstance(canary, ExampleCanary):
+            raise InvalidInputError("canary is an example: expected a gradient where the base data has no examples")
         if isinstance(base, Dataset) and isinstance(canary, ExampleCanary) and canary.x.shape[1:] != base.shape:
             raise InvalidInputError(
                 f"canary x has rows of shape {canary.x.shape[1:]}: expected {base.shape}, as in the base data"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,29 @@ class ZeroGradients:
     """
 
     rows: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", _validate.integer("rows", self.rows, at_least=1))
+
+
+SharedGradient = Callable[[Any, int], Any]
+"""From the stack's parameters ``[S, P]`` and the step about to be taken (1 for the first) to gradients ``[S, P]``."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class AlikeRows:
+    """Rows that all have the same gradient, which may depend on the model and on the step.
+
+    They are what an adversary may choose for a data set (the repeaters of last-iterate-2024, Appendix C). Each row is
+    drawn and clipped on its own, as any row is; since they are alike, only how many were drawn matters, so n may be as
+    large as one likes.
+
+    >>> AlikeRows(rows=6000, gradient=lambda parameters, step: parameters).rows
+    6000
+    """
+
+    rows: int
+    gradient: SharedGradient
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", _validate.integer("rows", self.rows, at_least=1))

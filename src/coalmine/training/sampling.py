@@ -102,3 +102,19 @@ def batches(
     return poisson(
         table[table >= rows] if idle else table, rate=config.rate(rows), steps=config.steps, generator=generator
     )
+
+
+def counts(
+    neighbours: Neighbours, *, world: int, config: TrainingConfig, fingerprint: str, trial: int
+) -> Iterator[tuple[int, int]]:
+    """For base rows that are all alike: how many base rows and how many of the canary's each step uses.
+
+    Poisson draws every row on its own, so the two numbers are Binomial(rows, q), independent of each other.
+    """
+    base, canary = neighbours.base.rows, neighbours.copies if world == 1 else 0
+    present = (base - canary if neighbours.relation is Relation.REPLACE else base, canary)
+    rate = config.rate(neighbours.base.rows)
+    generator = seeds.generator(fingerprint, purpose="batches", trial=trial)
+    while True:
+        drawn = generator.binomial(present, rate, size=(min(config.steps, _CHUNK), 2))
+        yield from (tuple(step) for step in drawn.tolist())

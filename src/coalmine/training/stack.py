@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,7 +23,7 @@ from coalmine.training.batching import Batcher, FullBatcher, Table, width
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, Neighbours
 from coalmine.training.clipping import ClosedForm, Views, parameter_views
 from coalmine.training.config import GivenWeights, TrainingConfig
-from coalmine.training.data import Dataset
+from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.layers import Run, Scratch
 from coalmine.training.models import BlackBox, StackedModels, padded
 from coalmine.training.modules import Opaque, PerExample
@@ -174,8 +174,10 @@ class Stack:
         )
         self._noise_scale = config.noise_multiplier * config.clip / self.batch
         self._update = Update(config, self.parameters)
+        self._alike = neighbours.base if isinstance(neighbours.base, AlikeRows) else None
+        draw: Callable[..., Iterator[Any]] = sampling.batches if self._alike is None else sampling.counts
         self._draws = [
-            sampling.batches(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
+            draw(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
             for t, w in zip(numbers, self.worlds, strict=True)
         ]
         table = table or make_table(network, neighbours, config, device=device)
@@ -289,13 +291,14 @@ class Stack:
         state = Seen(self.trials, step, None, self._shown, self._shown_gradient if step > 1 else None)
         vectors = self._fixed_gradient
         if self._gradients is not None:
-            vectors = torch.as_tensor(self._gradients.gradients(state))
-            if tuple(vectors.shape) != (self.trials.size, self.size):
-                raise InvalidInputError(
-                    f"the canary gave gradients of shape {tuple(vectors.shape)}: expected "
-                    f"({self.trials.size}, {self.size})"
-                )
-            vectors = self._clipped(vectors)
+            vectors = self._clipped(self._shaped("canary", self._gradients.gradients(state)))
+        if self._alike is not None:
+            shared = self._clipped(self._shaped("base data", self._alike.gradient(self._shown, step)))
+            counts = torch.as_tensor(drawn).to(shared)
+            torch.mul(shared, counts[:, :1], out=self.gradient)
+            if vectors is not None:
+                self.gradient.add_(vectors * counts[:, 1:])
+            return
         examples = self._adaptive_examples(state, drawn)
         rows = self.neighbours.base.rows
         times: NDArray[np.int64] | None = None
@@ -316,6 +319,15 @@ class Stack:
             else:
                 for position in np.flatnonzero(times).tolist():
                     self.gradient[position].add_(vectors[position] * float(times[position]))
+
+    def _shaped(self, whose: str, gradients: Any) -> Tensor:
+        """Gradients that were chosen for this step, one a model."""
+        tensor = torch.as_tensor(gradients)
+        if tuple(tensor.shape) != (self.trials.size, self.size):
+            raise InvalidInputError(
+                f"the {whose} gave gradients of shape {tuple(tensor.shape)}: expected ({self.trials.size}, {self.size})"
+            )
+        return tensor
 
     def _add_tiles(self, drawn: list[NDArray[np.int64]], examples: tuple[Tensor, Tensor] | None) -> None:
         """The drawn rows' clipped gradients, tile by tile; a large model's noise too, while its row is in the cache."""

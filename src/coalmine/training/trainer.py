@@ -13,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.records import Sampling
 from coalmine.roles import Observer, View
 from coalmine.training import fused, networks
 from coalmine.training.architectures import takes_tokens
 from coalmine.training.batching import Table, width
 from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
 from coalmine.training.config import GivenWeights, TrainingConfig
-from coalmine.training.data import Dataset, ZeroGradients
+from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.embedding import Embedding
 from coalmine.training.modules import FromModule
 from coalmine.training.pair import check_pair
@@ -227,9 +228,11 @@ def check_fit(network: networks.Network, neighbours: Neighbours, config: Trainin
     """Data, canary, network and start must fit together; the message names what does not."""
     base, canary = neighbours.base, neighbours.canary
     size = networks.parameter_count(network)
-    if isinstance(base, ZeroGradients):
+    if not isinstance(base, Dataset):
         if canary is not None and hasattr(canary, "examples"):
-            raise InvalidInputError("canary is an example: expected a gradient where the base data has none")
+            raise InvalidInputError("canary is an example: expected a gradient where the base data has no examples")
+        if isinstance(base, AlikeRows) and config.sampling is Sampling.SHUFFLE:
+            raise _validate.reject("sampling", config.sampling.value, "poisson or full for rows that are all alike")
     else:
         networks.check_layers(network)
         if takes_tokens(network):
@@ -283,7 +286,7 @@ def choose_stack(
     """
     on_cpu = device == "cpu"
     most, budget = (CPU_STACK, 2**31) if on_cpu else (GPU_STACK, 2**33)
-    if isinstance(neighbours.base, ZeroGradients):
+    if not isinstance(neighbours.base, Dataset):
         most = GPU_STACK
     floats = 8 * networks.parameter_count(network)
     if isinstance(neighbours.base, Dataset):

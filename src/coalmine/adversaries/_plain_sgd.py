@@ -1,0 +1,57 @@
+"""What the last iterate of a linear loss is: a weighted sum of what each step added."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine import _validate
+from coalmine.adversaries.attack import Scene
+from coalmine.errors import UnsupportedError
+from coalmine.training import Sgd
+
+
+def unit(scene: Scene, *, rows: int | None = None) -> float:
+    """−ηC/B: what one use of a canary gradient of norm C, pointing up, adds to its coordinate.
+
+    ``rows`` is the size of a data set that the adversary chose; without it the scene's counts.
+    """
+    training = scene.training
+    if training.learning_rate == 0.0:
+        raise _validate.reject("learning_rate", 0.0, "a number above 0: with 0 the final model holds nothing")
+    batch = training.expected_batch(scene.base.rows) if rows is None else rows * scene.sample_rate
+    return -training.learning_rate * training.clip / batch
+
+
+def require_plain(name: str, scene: Scene) -> None:
+    """Only m ← m − η·(g + ∇r) keeps a value where it was written."""
+    if scene.training.optimiser != Sgd():
+        raise UnsupportedError(
+            f"adversary {name!r} is made for plain SGD, and the optimiser is {scene.training.optimiser}: set momentum 0"
+        )
+
+
+def weights(scene: Scene) -> NDArray[np.float64]:
+    """How much of what step t = 1…T adds is still there at the end: 1 for plain SGD.
+
+    With the regulariser λ/2·‖m‖² each later step keeps 1 − ηλ of it (last-iterate-2024, Section 4.2); with momentum β
+    it goes on growing towards 1/(1 − β).
+    """
+    training = scene.training
+    if not isinstance(training.optimiser, Sgd) or callable(training.regulariser):
+        raise UnsupportedError(
+            f"zero-gradient data is made for SGD with a quadratic regulariser, not for {training.optimiser}"
+        )
+    shrink, momentum = training.learning_rate * training.regulariser, training.optimiser.momentum
+    if shrink > 1.0:
+        raise _validate.reject(
+            "learning_rate · regularizer", shrink, "a number from 0 to 1 (beyond it the model swings from side to side)"
+        )
+    if momentum == 0.0:
+        return np.asarray((1.0 - shrink) ** np.arange(training.steps - 1, -1, -1), dtype=np.float64)
+    values, value, speed = [], 0.0, 0.0
+    for step in range(training.steps):  # the path of one impulse: v ← βv + g + λm, m ← m − ηv, with η·g = −1
+        speed = momentum * speed + (1.0 if step == 0 else 0.0) - shrink * value
+        value += speed
+        values.append(value)
+    return np.asarray(values[::-1])

@@ -346,7 +346,7 @@ def play_adversary(
     attack = attack or craft(setting, section)
     identity = _identity(setting, section)
     name = fingerprint(identity)
-    wanted = setting.config.audit.trials
+    wanted = section.trials or setting.config.audit.trials
     if not train:
         return Played(attack=attack, fingerprint=name, trials=store.scores(name, below=wanted))
     settings = setting.config.model_dump(mode="json", exclude_none=True)
@@ -394,6 +394,7 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         relation=neighbours.relation,
         copies=neighbours.copies,
         fingerprint=played.fingerprint,
+        wanted=section.trials or setting.config.audit.trials,
         failed=played.trials.failed,
         bound=bound,
         others=others,

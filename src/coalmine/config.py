@@ -108,10 +108,11 @@ class TrainingSection(_Section):
 
 
 class AdversarySection(BaseModel):
-    """One adversary by name; every other key is an option of that adversary."""
+    """One adversary by name, with a number of trials of its own if need be; every other key is its option."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
     name: str
+    trials: Annotated[int, Field(ge=4, strict=True)] | None = None
 
     @property
     def options(self) -> dict[str, Any]:

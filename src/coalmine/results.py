@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class AdversaryResult:
     """What one adversary proved: ``bound`` counts for the verdict, ``others`` are more methods on the same scores.
 
-    ``powers`` say in words what it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to
-    the rung below it on the ladder of nasr-2021.
+    ``wanted`` is how many trials were asked for, where that is not the audit's own number. ``powers`` say in words what
+    it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to the rung below it on the
+    ladder of nasr-2021.
     """
 
     name: str
@@ -35,6 +36,7 @@ class AdversaryResult:
     others: tuple[LowerBound | Estimate, ...]
     notes: tuple[str, ...]
     seconds: float
+    wanted: int | None = None
     powers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     accuracy: float | None = None
     scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)

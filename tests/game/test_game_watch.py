@@ -39,6 +39,7 @@ def counted(monkeypatch):
             super().add(world=world, trials=trials, wrong=wrong)
 
     monkeypatch.setattr(_watch, "AnytimeAudit", Spy)
+    monkeypatch.setattr(_watch, "_REFRESH_SECONDS", 0.0)
     return calls
 
 
@@ -124,3 +125,13 @@ def test_a_pilot_without_a_single_score():
                         failures={int(t): "not finite" for t in trials})
         )  # fmt: skip
     assert bar._words() == "ε ≥ 0.00 so far"
+
+
+def test_blocks_that_come_fast_are_counted_together(counted, monkeypatch):
+    monkeypatch.setattr(_watch, "_REFRESH_SECONDS", 1e9)
+    bar = watch(done=range(4))
+    for index in range(4, 10):
+        bar.block(block(index))
+    assert counted == []
+    bar.end()
+    assert counted == [(0, 48, 0), (1, 48, 0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -13,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coalmine.bounds import AnytimeAudit
 from coalmine.store import BlockResult, Trials
 
+_REFRESH_SECONDS = 0.2
 _PILOT = 64
 """The trials with the smallest numbers choose the threshold; only the others count towards the bound that is shown."""
 
@@ -54,7 +56,9 @@ class Watch:
         self._sequence = AnytimeAudit(delta=self._delta, confidence=self._confidence, copies=copies)
         self._waiting: list[tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float64]]] = []
         self._threshold: float | None = None
-        self._counted = [0, 0]
+        self._counted, self._wrong = [0, 0], [0, 0]
+        self._seen = [0, 0]
+        self._told = 0.0
         if len(done):
             self._learn(done.trial, done.world, done.score)
             self._progress.update(self._bar, bound=self._words())
@@ -62,13 +66,11 @@ class Watch:
     def block(self, result: BlockResult) -> None:
         """One more block: move the bar, add to the sequence."""
         self._learn(result.trial, result.world, result.score)
+        self._progress.advance(self._bar, result.trial.size)
+        if time.monotonic() - self._told < _REFRESH_SECONDS:  # blocks may come by the thousand a second
+            return
         speed = self._progress.tasks[self._bar].speed
-        self._progress.update(
-            self._bar,
-            advance=result.trial.size,
-            rate="-" if speed is None else f"{speed:.1f}",
-            bound=self._words(),
-        )
+        self._progress.update(self._bar, rate="-" if speed is None else f"{speed:.1f}", bound=self._words())
 
     def end(self) -> None:
         """The bar is full."""
@@ -88,12 +90,18 @@ class Watch:
             world, score = world[~pilot], score[~pilot]
         for side in (0, 1):
             mine = score[world == side] > self._threshold
-            if mine.size:
-                self._sequence.add(world=side, trials=mine.size, wrong=int((mine != side).sum()))
-                self._counted[side] += mine.size
+            self._counted[side] += mine.size
+            self._wrong[side] += int((mine != side).sum())
 
     def _words(self) -> str:
-        if min(self._counted) == 0:
+        """The bound so far, with all that was counted since it was last told."""
+        self._told = time.monotonic()
+        for side in (0, 1):
+            if self._counted[side]:
+                self._sequence.add(world=side, trials=self._counted[side], wrong=self._wrong[side])
+                self._seen[side] += self._counted[side]
+        self._counted, self._wrong = [0, 0], [0, 0]
+        if min(self._seen) == 0:
             return ""
         return f"ε ≥ {self._sequence.bound().epsilon:.2f} so far"
 

@@ -187,7 +187,7 @@ def show(result: AuditResult) -> None:
     assumed = result.strongest.assumed
     assumption = words.assumption(assumed.method) if assumed else "assumed"
     print_table(
-        f"ε at δ = {section.delta:g} for one row {row}, from {sum(result.strongest.bound.trials)} trials each; "
+        f"ε at δ = {section.delta:g} for one row {row}, from {words.trials(result)}; "
         f"the bounds hold together at confidence {section.confidence:.4g}",
         ["adversary", "sees", "proved", assumption, "heuristic", "claim" if own else "guarantee"],
         [

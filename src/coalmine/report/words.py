@@ -167,12 +167,18 @@ def relation(value: Relation, copies: int) -> str:
 
 def trials(result: AuditResult) -> str:
     """How many trials were played, of how many that were asked for."""
-    wanted = result.config.audit.trials
-    counts = sorted({sum(one.bound.trials) for one in result.adversaries})
-    if counts == [wanted]:
-        return f"{wanted} trainings for each adversary"
-    played = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f"{played} of {wanted} trainings for each adversary"
+    played = _range({sum(one.bound.trials) for one in result.adversaries})
+    wanted = _range({_wanted(result, one) for one in result.adversaries})
+    return f"{played}{'' if played == wanted else f' of {wanted}'} trainings for each adversary"
+
+
+def _range(counts: set[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _wanted(result: AuditResult, one: AdversaryResult) -> int:
+    return one.wanted or result.config.audit.trials
 
 
 def claim(result: AuditResult) -> str:
@@ -222,8 +228,7 @@ def caveats(result: AuditResult) -> list[str]:
             "compared here are apart. What follows holds for these neighbours of this data set only. Another person's "
             "row may differ more, and then less of it is hidden: this is no guarantee for everyone in the data."
         )
-    wanted = result.config.audit.trials
-    short = [one for one in result.adversaries if sum(one.bound.trials) < wanted]
+    short = [one for one in result.adversaries if sum(one.bound.trials) < _wanted(result, one)]
     if short:
         lines.append(
             f"This run is not complete: {trials(result)}. What is proved holds for these trials, unless the moment of "

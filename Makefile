@@ -23,7 +23,7 @@ $(VENV)/bin/python:
 
 $(VENV)/.audit: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0
-	$(PIP) --editable '.[train,report]'
+	$(PIP) --editable '.[train,fast,report]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python

@@ -20,14 +20,20 @@ from coalmine.training import (
     alternating_worlds,
     train,
 )
+from coalmine.training.compiled import CompiledNoise
 from coalmine.training.noise import CpuNoise
 
 RARE = 1e-7
+KINDS = ("torch", "compiled")
 
 
-def draw(trials, steps, size, dtype=torch.float32, fingerprint="noise"):
-    """``[trials, steps, size]`` standard normals."""
-    noise = CpuNoise(fingerprint, trials, size=size, steps=steps, dtype=dtype)
+def draw(trials, steps, size, dtype=torch.float32, fingerprint="noise", kind="torch"):
+    """``[trials, steps, size]`` standard normals, made by torch's operations or by the compiled kernels."""
+    if kind == "compiled":
+        pytest.importorskip("numba", reason="needs numba")
+        noise = CompiledNoise(fingerprint, trials)
+    else:
+        noise = CpuNoise(fingerprint, trials, size=size, steps=steps, dtype=dtype)
     kept = []
     for _ in range(steps):
         rows = torch.zeros((len(trials), size), dtype=dtype)
@@ -36,9 +42,11 @@ def draw(trials, steps, size, dtype=torch.float32, fingerprint="noise"):
     return np.stack(kept, axis=1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_law_is_normal_and_other_levels_are_rejected(dtype):
-    z = draw([0, 1], 20, 25_186, dtype).ravel().astype(np.float64)
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("torch", torch.float32), ("torch", torch.float64), ("compiled", torch.float32)]
+)
+def test_the_law_is_normal_and_other_levels_are_rejected(kind, dtype):
+    z = draw([0, 1], 20, 25_186, dtype, kind=kind).ravel().astype(np.float64)
     assert np.isfinite(z).all()
     assert stats.kstest(z, "norm").pvalue > RARE
     for wrong in (2 / 3, 3 / 2):
@@ -52,26 +60,31 @@ def test_the_law_is_normal_and_other_levels_are_rejected(dtype):
         assert abs((np.abs(z) > cut).mean() - expected) < 6 * (expected / n) ** 0.5 + 3 / n
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [3, 100, 20_000])
-def test_parameters_steps_models_and_runs_are_independent(size):
+def test_parameters_steps_models_and_runs_are_independent(size, kind):
     steps = 6
     z = np.concatenate(
-        [draw([0, 1, 2, 999], steps, size), draw([0, 1, 2, 999], steps, size, fingerprint="other")]
+        [
+            draw([0, 1, 2, 999], steps, size, kind=kind),
+            draw([0, 1, 2, 999], steps, size, fingerprint="other", kind=kind),
+        ]
     ).reshape(8 * steps, size)
     if size > 1000:
         # Every pair of (run, model, step) vectors: correlations are N(0, 1/size); 1128 pairs, 7 standard errors.
         correlation = np.corrcoef(z) - np.eye(len(z))
         assert np.abs(correlation).max() < 7 / size**0.5
         # Neighbouring parameters, and the two halves of a Box-Muller pair.
-        for lag in (1, 2, size // 2):
+        for lag in (1, 2, 128, 256, 512, 1024, size // 2):
             pairs = (z[:, lag:] * z[:, :-lag]).ravel()
             assert abs(pairs.mean()) < 7 / pairs.size**0.5
     assert np.unique(z.ravel()).size > 0.99 * z.size
 
 
-def test_large_and_small_models_never_reuse_a_number():
+@pytest.mark.parametrize("kind", KINDS)
+def test_large_and_small_models_never_reuse_a_number(kind):
     # Many steps of a small model, so that several chunks are drawn.
-    z = draw([0], 12_000, 3)[0]
+    z = draw([0], 12_000, 3, kind=kind)[0]
     assert np.unique(z).size > 0.99 * z.size
     assert stats.kstest(z.ravel().astype(np.float64), "norm").pvalue > RARE
     means = z.mean(0) * len(z) ** 0.5

@@ -25,6 +25,7 @@ from coalmine.training import (
     parameter_count,
     train,
 )
+from coalmine.training.compiled import SWITCH
 from coalmine.training.embedding import Embedding, MeanPositions
 from coalmine.training.layers import Linear
 
@@ -65,10 +66,11 @@ def assert_same(one, other):
         assert one.parameters[trial].tobytes() == vector.tobytes(), f"trial {trial}"
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("dtype", "kernels"), [("float32", "1"), ("float32", "0"), ("float64", "0")])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("name", NETWORKS)
-def test_alone_in_threes_and_all_together(name, sampling, dtype):
+def test_alone_in_threes_and_all_together(name, sampling, dtype, kernels, monkeypatch):
+    monkeypatch.setenv(SWITCH, kernels)
     network = NETWORKS[name]
     base = data_for(network)
     neighbours = Neighbours(base, canary=ExampleCanary(base.x[:2], base.y[:2]))

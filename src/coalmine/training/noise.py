@@ -1,9 +1,10 @@
 """Standard normal noise from counter-based streams, one stream a trial.
 
-On a CPU the bits come from NumPy's Philox-4x64-10, keyed by (fingerprint, trial), and the Box-Muller transform runs
-on whole vectors in torch. A 31-bit uniform puts the largest value at √(−2·ln 2⁻³²) = 6.66 standard deviations, and
+On a CPU with compiled kernels (:mod:`coalmine.training.compiled`) float32 noise comes from Philox-4x32-10. Otherwise
+the bits come from NumPy's Philox-4x64-10, keyed by (fingerprint, trial), and the Box-Muller transform runs on whole
+vectors in torch. A 31-bit uniform puts the largest value at √(−2·ln 2⁻³²) = 6.66 standard deviations, and
 the distribution differs from the normal by less than 2⁻³⁰ (float64: 63 bits, 9.4 standard deviations). On a GPU the
-bits are those of Philox-4x32-10 (a Triton kernel; torch's own generator for float64 or without Triton), so the two
+bits are those of Philox-4x32-10 (a Triton kernel; torch's own generator for float64 or without Triton), so the
 kinds of device draw different noise.
 """
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from coalmine import seeds
+from coalmine.training import compiled
 
 try:
     from coalmine.training import kernels
@@ -47,6 +49,8 @@ def make_noise(
     fingerprint: str, trials: Sequence[int], *, size: int, steps: int, device: torch.device, dtype: torch.dtype
 ) -> Noise:
     """The noise of these trials for so many steps, from the streams of this kind of device."""
+    if compiled.usable(device=device, dtype=dtype):
+        return compiled.CompiledNoise(fingerprint, trials)
     if device.type == "cpu":
         return CpuNoise(fingerprint, trials, size=size, steps=steps, dtype=dtype)
     if kernels is not None and dtype == torch.float32:

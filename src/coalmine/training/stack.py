@@ -17,11 +17,12 @@ from coalmine import seeds
 from coalmine.errors import InvalidInputError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
-from coalmine.training import networks, sampling
+from coalmine.training import compiled, networks, sampling
 from coalmine.training.architectures import takes_tokens
 from coalmine.training.batching import Batcher, FullBatcher, Table, width
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, Neighbours
 from coalmine.training.clipping import ClosedForm, Views, parameter_views
+from coalmine.training.compiled import CompiledSums, CompiledTable
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.layers import Run, Scratch
@@ -95,17 +96,21 @@ class Tile:
 
 
 def make_table(
-    network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: torch.device
-) -> Table | None:
+    network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: torch.device, paired: bool
+) -> Table | CompiledTable | None:
     """The rows on the device, to be shared by every stack; nothing where the data has no gradients."""
     if not isinstance(neighbours.base, Dataset):
         return None
+    dtype = torch.float32 if config.dtype == "float32" else torch.float64
+    refused = compiled.refusal(network, neighbours=neighbours, paired=paired)
+    if refused is None and compiled.usable(device=device, dtype=dtype):
+        return CompiledTable(neighbours)
     return Table(
         neighbours,
         classes=network.classes,
         tokens=takes_tokens(network),
         device=device,
-        dtype=torch.float32 if config.dtype == "float32" else torch.float64,
+        dtype=dtype,
     )
 
 
@@ -140,7 +145,7 @@ class Stack:
         trials: NDArray[np.int64],
         worlds: NDArray[np.int64],
         device: torch.device,
-        table: Table | None = None,
+        table: Table | CompiledTable | None = None,
         room: int = 0,
         paired: bool = False,
     ) -> None:
@@ -180,13 +185,15 @@ class Stack:
             draw(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
             for t, w in zip(numbers, self.worlds, strict=True)
         ]
-        table = table or make_table(network, neighbours, config, device=device)
+        table = table or make_table(network, neighbours, config, device=device, paired=paired)
         self._pair = (
             PairTerm(neighbours, config, engine=self.engine, table=table, parameters=self.parameters)
-            if paired and table is not None
+            if paired and isinstance(table, Table)
             else None
         )
-        self._tiles = self._make_tiles(table)
+        self._sums = self._make_sums(table) if isinstance(table, CompiledTable) else None
+        self._tiles = self._make_tiles(table) if isinstance(table, Table) else []
+        self._has_rows = table is not None
         canary = neighbours.canary
         self._examples: AdaptiveExample | None = canary if _adaptive(canary, "examples") else None  # type: ignore[assignment]
         self._gradients: AdaptiveGradient | None = canary if _adaptive(canary, "gradients") else None  # type: ignore[assignment]
@@ -195,11 +202,22 @@ class Stack:
     def _initial(self) -> NDArray[np.float64]:
         return initial_parameters(self.network, self.config, fingerprint=self.fingerprint, trials=self.trials.tolist())
 
-    def _make_tiles(self, table: Table | None) -> list[Tile]:
+    def _make_sums(self, table: CompiledTable) -> CompiledSums:
+        """What computes the clipped sums of the whole stack in one call."""
+        rows = self.neighbours.base.rows
+        return CompiledSums(
+            self.engine.layers,
+            table,
+            models=self.worlds.size,
+            width=width(self.config, rows=rows, example_floats=networks.example_floats(self.network)),
+            clip=self.config.clip,
+            divisor=self.batch,
+        )
+
+    def _make_tiles(self, table: Table) -> list[Tile]:
         """The stack cut into tiles whose buffers stay in the processor's cache (one tile on a GPU)."""
         base, config = self.neighbours.base, self.config
-        if not isinstance(base, Dataset) or table is None:
-            return []
+        assert isinstance(base, Dataset)
         stack = self.worlds.size
         rows = width(config, rows=base.rows, example_floats=networks.example_floats(self.network))
         size = stack
@@ -303,13 +321,15 @@ class Stack:
         rows = self.neighbours.base.rows
         times: NDArray[np.int64] | None = None
         if vectors is not None:
-            if not self._tiles:
+            if not self._has_rows:
                 times = np.asarray([row.size for row in drawn])
             else:
                 times = np.asarray([int((row >= rows).sum()) for row in drawn])
                 drawn = [row[row < rows] for row in drawn]
-        if not self._tiles:
+        if not self._has_rows:
             self.gradient.zero_()
+        elif self._sums is not None:
+            self._sums(self.parameters, self.gradient, drawn)
         # Inference mode spares each call some bookkeeping; torch.func cannot work within it.
         with torch.inference_mode(isinstance(self.engine, ClosedForm)):
             self._add_tiles(drawn, examples)

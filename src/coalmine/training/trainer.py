@@ -15,10 +15,11 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
-from coalmine.training import fused, networks
+from coalmine.training import compiled, fused, networks
 from coalmine.training.architectures import takes_tokens
 from coalmine.training.batching import Table, width
 from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
+from coalmine.training.compiled import CompiledTable
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.embedding import Embedding
@@ -108,7 +109,8 @@ def train(
     failures: dict[int, str] = {}
     scores: list[NDArray[np.float64]] = []
     with one_thread(place), _precision(config, place), torch.no_grad():
-        table = None if fast else make_table(network, neighbours, config, device=place)
+        paired = _paired(config, observer)
+        table = None if fast else make_table(network, neighbours, config, device=place, paired=paired)
         start = 0
         while start < numbers.size:
             part = slice(start, start + size)
@@ -145,7 +147,7 @@ def train(
         scores=np.concatenate(scores) if scores else None,
         failures=failures,
         notes=tuple(notes),
-        precision="tf32" if config.allow_tf32 and place.type == "cuda" else config.dtype,
+        precision=_precision_name(config, place),
         device=str(place),
         stack=size,
     )
@@ -161,7 +163,7 @@ def _train_stack(
     observer: Observer | None,
     device: torch.device,
     size: int | None,
-    table: Table | None,
+    table: Table | CompiledTable | None,
 ) -> StackResult:
     """One stack, by the fused kernels where ``size`` is None; its memory is free again when this returns."""
     if size is None:
@@ -317,6 +319,13 @@ def one_thread(device: torch.device | None = None) -> Iterator[None]:
     finally:
         if torch.get_num_threads() != before:
             torch.set_num_threads(before)
+
+
+def _precision_name(config: TrainingConfig, device: torch.device) -> str:
+    """What the numbers were computed in, and whether by compiled kernels: those round otherwise in the last bits."""
+    if compiled.usable(device=device, dtype=getattr(torch, config.dtype)):
+        return f"{config.dtype} compiled"
+    return "tf32" if config.allow_tf32 and device.type == "cuda" else config.dtype
 
 
 @contextlib.contextmanager

@@ -352,16 +352,6 @@ def _deactivate(errors, outputs, kind):
 
 
 @_compile()
-def _transpose(source, target, rows, columns, stride):
-    """target[c, r] = source[r, c], and 0 in the padding of each target row; sixteen columns at a time."""
-    for start in range(0, columns, LANES):
-        for r in range(rows):
-            line = source[r * columns + start : r * columns + min(columns, start + LANES)]
-            for c in range(line.size):
-                target[(start + c) * stride + r] = line[c]
-
-
-@_compile()
 def _address(array):
     return np.int64(array.ctypes.data)
 
@@ -427,7 +417,10 @@ def _pack(p, plan, work):
     """A model's weights and biases in the shapes that the tiles read; the padding around them is never written."""
     for layer in range(plan.shape[0]):
         inputs, outputs, weight_at, bias_at, turned, bias, straight, _h, _e, wide_in, wide_out, _k = plan[layer]
-        _transpose(p[weight_at : weight_at + inputs * outputs], work[turned:], outputs, inputs, wide_out)
+        weights = p[weight_at : weight_at + inputs * outputs]
+        for i in range(inputs):
+            for o in range(outputs):
+                work[turned + i * wide_out + o] = weights[o * inputs + i]
         for o in range(outputs):
             work[bias + o] = p[bias_at + o]
         if layer:

@@ -96,22 +96,29 @@ class Tile:
 
 
 def make_table(
-    network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: torch.device, paired: bool
-) -> Table | CompiledTable | None:
-    """The rows on the device, to be shared by every stack; nothing where the data has no gradients."""
+    network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: torch.device
+) -> Table | None:
+    """The rows on the device; nothing where the data has no gradients."""
     if not isinstance(neighbours.base, Dataset):
         return None
-    dtype = torch.float32 if config.dtype == "float32" else torch.float64
-    refused = compiled.refusal(network, neighbours=neighbours, paired=paired)
-    if refused is None and compiled.usable(device=device, dtype=dtype):
-        return CompiledTable(neighbours)
     return Table(
         neighbours,
         classes=network.classes,
         tokens=takes_tokens(network),
         device=device,
-        dtype=dtype,
+        dtype=torch.float32 if config.dtype == "float32" else torch.float64,
     )
+
+
+def shared_table(
+    network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: torch.device, paired: bool
+) -> Table | CompiledTable | None:
+    """The rows for every stack of a training, as the kernels want them that will do the work."""
+    dtype = torch.float32 if config.dtype == "float32" else torch.float64
+    refused = compiled.refusal(network, neighbours=neighbours, paired=paired)
+    if refused is None and compiled.usable(device=device, dtype=dtype):
+        return CompiledTable(neighbours)
+    return make_table(network, neighbours, config, device=device)
 
 
 def _filled(rows: Tensor, models: int) -> Tensor:
@@ -185,7 +192,7 @@ class Stack:
             draw(neighbours, world=int(w), config=config, fingerprint=fingerprint, trial=int(t))
             for t, w in zip(numbers, self.worlds, strict=True)
         ]
-        table = table or make_table(network, neighbours, config, device=device, paired=paired)
+        table = table or shared_table(network, neighbours, config, device=device, paired=paired)
         self._pair = (
             PairTerm(neighbours, config, engine=self.engine, table=table, parameters=self.parameters)
             if paired and isinstance(table, Table)

@@ -25,7 +25,7 @@ from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.embedding import Embedding
 from coalmine.training.modules import FromModule
 from coalmine.training.pair import check_pair
-from coalmine.training.stack import Stack, StackResult, make_table
+from coalmine.training.stack import Stack, StackResult, shared_table
 
 CPU_STACK = 16
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
@@ -110,7 +110,7 @@ def train(
     scores: list[NDArray[np.float64]] = []
     with one_thread(place), _precision(config, place), torch.no_grad():
         paired = _paired(config, observer)
-        table = None if fast else make_table(network, neighbours, config, device=place, paired=paired)
+        table = None if fast else shared_table(network, neighbours, config, device=place, paired=paired)
         start = 0
         while start < numbers.size:
             part = slice(start, start + size)

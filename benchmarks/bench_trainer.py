@@ -43,14 +43,14 @@ def _data() -> tuple[Any, Any]:
     return rng.random((ROWS, INPUTS), dtype=np.float32), rng.integers(0, CLASSES, size=ROWS)
 
 
-def _ours(steps: int, *, device: str = "cpu", tf32: bool = False) -> Callable[[int, int], Any]:
+def _ours(steps: int, *, device: str = "cpu", products: str = "float32") -> Callable[[int, int], Any]:
     """A function that trains so many models from a given trial on."""
     from coalmine.training import Dataset, ExampleCanary, Mlp, Neighbours, TrainingConfig, alternating_worlds, train
 
     x, y = _data()
     neighbours = Neighbours(Dataset(x, y), canary=ExampleCanary(x[0], 1))
     config = TrainingConfig(
-        steps=steps, batch_size=BATCH, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, allow_tf32=tf32
+        steps=steps, batch_size=BATCH, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, products=products
     )
 
     def work(first: int, models: int) -> Any:
@@ -205,11 +205,11 @@ def run(*, models: int = 8) -> dict[str, Any]:
     return {"trainer": found}
 
 
-def run_gpu(models: int, *, device: str, tf32: bool) -> dict[str, Any]:
+def run_gpu(models: int, *, device: str, products: str) -> dict[str, Any]:
     """So many models on one GPU: the median of three rounds, after one round to compile and to warm up."""
     import torch
 
-    work = _ours(STEPS, device=device, tf32=tf32)
+    work = _ours(STEPS, device=device, products=products)
     seconds = []
     torch.cuda.reset_peak_memory_stats()
     for number in range(ROUNDS + 1):
@@ -239,7 +239,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--device", default="cpu", help="cpu (every core) or cuda")
     parser.add_argument("--models", type=int, default=8, help="models a round (in each process on a CPU)")
-    parser.add_argument("--tf32", action="store_true", help="let a GPU round the factors of products to TF32")
+    parser.add_argument("--products", default="float32", help="on a GPU: float32, tf32 or bf16")
     parser.add_argument("--worker", choices=("ours", "product", *OPACUS), help=argparse.SUPPRESS)
     parser.add_argument("--amount", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -248,7 +248,7 @@ def main() -> None:
     elif options.device == "cpu":
         run(models=options.models)
     else:
-        run_gpu(options.models, device=options.device, tf32=options.tf32)
+        run_gpu(options.models, device=options.device, products=options.products)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Set
             regulariser=training.regularizer,
             initialisation=Glorot(scale=training.initialization, seed=settings.audit.seed),
             dtype=training.dtype,
-            allow_tf32=training.allow_tf32,
+            products=training.products,
             noise_scale=training.noise_scale,
         ),
         sample_rate=rate,

@@ -67,7 +67,7 @@ class TrainingSection(_Section):
     sampling: Literal["poisson", "full"] = "poisson"
     initialization: NonNegative = 1.0
     dtype: Literal["float32", "float64"] = "float32"
-    allow_tf32: bool = False
+    products: Literal["float32", "tf32", "bf16"] = "float32"
     noise_scale: Literal["clip", "local"] = "clip"
 
     @model_validator(mode="after")

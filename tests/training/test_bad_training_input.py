@@ -54,7 +54,7 @@ def go(network=None, *, neighbours=None, config=None, **options):
         ("sampling", ["uniform", 3]),
         ("optimiser", ["adam", None]),
         ("initialisation", ["zero", 0.0]),
-        ("allow_tf32", ["yes", 1]),
+        ("products", ["float16", True]),
     ],
 )
 def test_config_names_the_option_the_value_and_the_range(name, values):

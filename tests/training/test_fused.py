@@ -59,16 +59,35 @@ def test_without_noise_it_computes_what_the_float64_path_computes(network, relat
 
 
 @needs_gpu
-def test_tf32_is_close_too_and_only_on_request():
+@pytest.mark.parametrize(("products", "most"), [("tf32", 5e-3), ("bf16", 4e-2)])
+def test_coarser_products_are_close_too_and_only_on_request(products, most):
     base, network = _data(), Mlp(21, hidden=(32,), classes=3)
-    runs = {}
-    for tf32 in (False, True):
+    runs = []
+    for one in ("float32", products):
         config = TrainingConfig(
-            steps=3, clip=1.0, noise_multiplier=0.0, learning_rate=1.0, sampling="full", allow_tf32=tf32
+            steps=3, clip=1.0, noise_multiplier=0.0, learning_rate=1.0, sampling="full", products=one
         )
-        runs[tf32] = _fused(network, config, Neighbours(base), trials=[0], worlds=[0]).run()
-    difference = (runs[True] - runs[False]).abs().max().item()
-    assert 0.0 < difference < 5e-3
+        runs.append(_fused(network, config, Neighbours(base), trials=[0], worlds=[0]).run())
+    difference = (runs[1] - runs[0]).abs().max().item()
+    assert 0.0 < difference < most
+
+
+@needs_gpu
+@pytest.mark.parametrize("products", ["tf32", "bf16"])
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda n: f"{type(n).__name__}-{getattr(n, 'activation', '')}")
+def test_a_clipped_gradient_never_exceeds_the_clip_whatever_the_products(network, products):
+    """One row, clipped hard: what it adds to the sum is at most C long, though its factors were rounded up."""
+    rng = np.random.default_rng(2)
+    lengths = []
+    for seed in range(8):
+        base = Dataset(rng.normal(size=(1, 21)).astype(np.float32) * 30, [0])
+        config = TrainingConfig(
+            steps=1, clip=0.5, noise_multiplier=0.0, learning_rate=1.0, sampling="full", products=products
+        )
+        start = initial_parameters(network, config, fingerprint="a run", trials=[seed])
+        moved = _fused(network, config, Neighbours(base), trials=[seed], worlds=[0]).run().double().cpu() - start
+        lengths.append(float(moved.norm()))
+    assert 0.49 < max(lengths) <= 0.5 * (1 + 1e-5)
 
 
 @needs_gpu

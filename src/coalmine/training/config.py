@@ -73,6 +73,10 @@ class Adam:
         object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
 
 
+PRODUCTS = {"float32": 0.0, "tf32": 2.0**-11, "bf16": 2.0**-8}
+"""How far, relatively, a factor of a matrix product may be rounded on a GPU beyond the precision of its numbers."""
+
+
 RegulariserGradient = Callable[[Any], Any]
 """∇r for a whole stack: a tensor ``[S, P]`` of parameters to a tensor ``[S, P]``, row by row."""
 
@@ -93,8 +97,8 @@ class TrainingConfig:
     ``noise_scale`` is what σ is multiplied with: "clip" is C. "local" is the local sensitivity, anew each step and for
     each model: how far the clipped sums of the two worlds are apart at its parameters (bernau-2021, eqs. 10 and 12).
     It protects the two worlds from each other and no other data set, and it needs full batches.
-    ``allow_tf32`` lets a GPU round the factors of matrix products to 10 bits of mantissa: another result, so it is
-    part of the config.
+    ``products`` lets a GPU round the factors of matrix products to "tf32" (11 significant bits) or "bf16" (8, in the
+    fused kernels alone): another result, so it is part of the config. A CPU computes them in full, whatever it says.
 
     >>> TrainingConfig(steps=576, batch_size=250, clip=1.0, noise_multiplier=1.55, learning_rate=0.15).rate(6000)
     0.041666666666666664
@@ -111,7 +115,7 @@ class TrainingConfig:
     regulariser: float | RegulariserGradient = 0.0
     initialisation: Glorot | GivenWeights = Glorot()
     dtype: str = "float32"
-    allow_tf32: bool = False
+    products: str = "float32"
     noise_scale: str = "clip"
 
     def __post_init__(self) -> None:
@@ -123,6 +127,7 @@ class TrainingConfig:
             "learning_rate": _validate.non_negative("learning_rate", self.learning_rate),
             "sampling": sampling,
             "dtype": _validate.choice("dtype", self.dtype, ("float32", "float64")),
+            "products": _validate.choice("products", self.products, tuple(PRODUCTS)),
             "noise_scale": _validate.choice("noise_scale", self.noise_scale, ("clip", "local")),
         }
         if not callable(self.regulariser):
@@ -137,7 +142,8 @@ class TrainingConfig:
             )
         _validate.instance("optimiser", self.optimiser, (Sgd, Adam))
         _validate.instance("initialisation", self.initialisation, (Glorot, GivenWeights))
-        _validate.instance("allow_tf32", self.allow_tf32, bool)
+        if self.dtype == "float64" and self.products != "float32":
+            raise _validate.reject("products", self.products, "'float32' (all of them in full) with dtype = 'float64'")
         given = (self.sample_rate is not None, self.batch_size is not None)
         allowed = {
             Sampling.POISSON: ((True, False), (False, True)),
@@ -162,6 +168,18 @@ class TrainingConfig:
             )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def kernel_clip(self, device: str) -> float:
+        """What norms are clipped to on this kind of device, so that the clipped gradients' norms stay within C.
+
+        A gradient e·aᵀ is clipped by its exact norm, but rounded factors (1 + u)·e and (1 + u)·a are what is added up.
+
+        >>> config = TrainingConfig(
+        ...     steps=1, sample_rate=0.1, clip=1, noise_multiplier=1, learning_rate=1, products="bf16")
+        >>> round(config.kernel_clip("cuda"), 6), config.kernel_clip("cpu")
+        (0.992233, 1.0)
+        """
+        return self.clip / (1.0 + PRODUCTS[self.products]) ** 2 if device == "cuda" else self.clip
 
     def rate(self, rows: int) -> float:
         """q: how likely a step uses a given row (``shuffle``: once an epoch, so batch over rows)."""

@@ -6,8 +6,8 @@ which stays in the L2 cache, so a batch costs no memory traffic of its own. Ever
 (trial's key, step, place), and each model is computed by programs of its own with fixed tile shapes: how many
 models are stacked cannot touch a result.
 
-Matrix products round their factors to TF32 only if the config allows it; otherwise each product is split into three
-TF32 products, which keeps float32 accuracy (relative error of an update about 3e-7, as with plain float32).
+Matrix products round their factors to TF32 or bfloat16 only if the config asks for it; otherwise each product is split
+into three TF32 products, which keeps float32 accuracy (relative error of an update about 3e-7, as with plain float32).
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class FusedStack:
 
     def _step(self, step: int) -> None:
         config = self._config
-        exact = "tf32" if config.allow_tf32 else "tf32x3"
+        exact = {"float32": "tf32x3"}.get(config.products, config.products)
         stride = self._parameters.shape[1]
         noise = config.noise_multiplier * config.clip
         decay = config.learning_rate * float(config.regulariser)  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ class FusedStack:
         first = _FORWARD[exact]
         kernels.forward[(-(-self._lanes // first["ROWS"]), self._stack)](
             *(self._x, self._y, self._squares, self._index, self._count, self._parameters, stride),
-            *(self._e1, self._e2, self._h, config.clip),
+            *(self._e1, self._e2, self._h, config.kernel_clip("cuda")),
             D=self._inputs, H=self._hidden, HP=units, C=self._classes, CP=classes, LANES=self._lanes,
             ACT=self._activation, EXACT=exact, **first,
         )  # fmt: skip
@@ -242,10 +242,12 @@ class FusedStack:
 
 
 _FORWARD = {
+    "bf16": {"ROWS": 64, "K": 32, "num_warps": 4, "num_stages": 3},
     "tf32": {"ROWS": 64, "K": 32, "num_warps": 4, "num_stages": 3},
     "tf32x3": {"ROWS": 64, "K": 32, "num_warps": 4, "num_stages": 3},
 }
 _UPDATE = {
+    "bf16": {"COLUMNS": 64, "ROWS": 32, "num_warps": 4, "num_stages": 3},
     "tf32": {"COLUMNS": 64, "ROWS": 32, "num_warps": 4, "num_stages": 3},
     "tf32x3": {"COLUMNS": 64, "ROWS": 16, "num_warps": 4, "num_stages": 4},
 }

@@ -72,6 +72,16 @@ def draw(keys, step, worlds, slots, table, width, log_miss, index, count, overfl
 
 
 @triton.jit
+def product(a, b, acc, EXACT: tl.constexpr):
+    # acc + a·b, the factors rounded to bfloat16 or as tl.dot calls it.
+    if EXACT == "bf16":
+        acc = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), acc)
+    else:
+        acc = tl.dot(a, b, acc, input_precision=EXACT)
+    return acc
+
+
+@triton.jit
 def forward(
     x_ptr, y_ptr, squares_ptr, index_ptr, count_ptr, p_ptr, stride, e1_ptr, e2_ptr, h_ptr, clip,
     D: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, LANES: tl.constexpr,
@@ -99,7 +109,7 @@ def forward(
             other=0.0,
         )
         w = tl.load(p + unit[None, :] * D + kk[:, None], mask=(unit[None, :] < OUT) & (kk[:, None] < D), other=0.0)
-        acc = tl.dot(xs, w, acc, input_precision=EXACT)
+        acc = product(xs, w, acc, EXACT)
     z = acc + tl.load(p + OUT * D + unit, mask=unit < OUT, other=0.0)[None, :]
     squares = tl.load(squares_ptr + picked, mask=live, other=0.0)
     base = m * LANES + rows
@@ -116,7 +126,7 @@ def forward(
         h = tl.where(unit[None, :] < H, h, 0.0)
         w2_at = p + H * D + H
         w2 = tl.load(w2_at + cls[None, :] * H + unit[:, None], mask=(unit[:, None] < H) & (cls[None, :] < C), other=0.0)
-        logits = tl.dot(h, w2, input_precision=EXACT)
+        logits = product(h, w2, tl.zeros((ROWS, CP), dtype=tl.float32), EXACT)
         logits += tl.load(w2_at + C * H + cls, mask=cls < C, other=0.0)[None, :]
     else:
         logits = z
@@ -125,7 +135,7 @@ def forward(
     label = tl.load(y_ptr + picked, mask=live, other=0)
     e = e / tl.sum(e, 1)[:, None] - (cls[None, :] == label[:, None]).to(tl.float32)
     if H > 0:
-        e1 = tl.dot(e, tl.trans(w2), input_precision=EXACT) * slope
+        e1 = product(e, tl.trans(w2), tl.zeros((ROWS, HP), dtype=tl.float32), EXACT) * slope
         norm = (squares + 1.0) * tl.sum(e1 * e1, 1) + (tl.sum(h * h, 1) + 1.0) * tl.sum(e * e, 1)
     else:
         norm = (squares + 1.0) * tl.sum(e * e, 1)
@@ -164,7 +174,7 @@ def update_first(
             mask=live[None, :] & (unit[:, None] < H),
             other=0.0,
         )
-        acc = tl.dot(e, xs, acc, input_precision=EXACT)
+        acc = product(e, xs, acc, EXACT)
     WIDTH: tl.constexpr = ((D + COLUMNS - 1) // COLUMNS) * COLUMNS
     z = noise_matrix(tl.load(keys + m), step, 1, first, HP, COLUMNS // 4, WIDTH)
     at = p_ptr + m * stride + unit[:, None] * D + column[None, :]

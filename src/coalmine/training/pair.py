@@ -53,7 +53,7 @@ class PairTerm:
         parameters: Tensor,
     ) -> None:
         models, size = parameters.shape
-        self._engine, self._clip = engine, config.clip
+        self._engine, self._clip = engine, config.kernel_clip(parameters.device.type)
         self._rows = neighbours.base.rows
         self._full = config.sampling is Sampling.FULL
         self._views = parameter_views(parameters, engine.layers)

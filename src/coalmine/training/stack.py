@@ -372,7 +372,7 @@ class Stack:
                     x=batch.x,
                     targets=batch.targets,
                     weights=batch.weights,
-                    clip=self.config.clip,
+                    clip=self.config.kernel_clip(self.device.type),
                     run=Run(self._scratch, batch.counts, width=tile.width, input_squares=batch.squares),
                     accumulate=number > 0,
                 )

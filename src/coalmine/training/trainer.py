@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from coalmine import _validate
-from coalmine.errors import InvalidInputError
+from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
 from coalmine.training import compiled, fused, networks
@@ -99,7 +99,10 @@ def train(
         check_pair(neighbours)
     place = _device(device)
     every_step = observer is not None and observer.view == View.ALL_ITERATES
-    fast = fused.refusal(network, config=config, neighbours=neighbours, device=place, every_step=every_step) is None
+    refused = fused.refusal(network, config=config, neighbours=neighbours, device=place, every_step=every_step)
+    fast = refused is None
+    if config.products == "bf16" and place.type == "cuda" and not fast:
+        raise UnsupportedError(f"products = 'bf16' is for the fused kernels, which cannot train this: it {refused}")
     size = fused.STACK if fast else choose_stack(network, neighbours, config, device=device)
     if stack is not None and place.type == "cpu":
         size = _validate.integer("stack", stack, at_least=1)
@@ -325,14 +328,14 @@ def _precision_name(config: TrainingConfig, device: torch.device) -> str:
     """What the numbers were computed in, and whether by compiled kernels: those round otherwise in the last bits."""
     if compiled.usable(device=device, dtype=getattr(torch, config.dtype)):
         return f"{config.dtype} compiled"
-    return "tf32" if config.allow_tf32 and device.type == "cuda" else config.dtype
+    return config.products if config.products != "float32" and device.type == "cuda" else config.dtype
 
 
 @contextlib.contextmanager
 def _precision(config: TrainingConfig, device: torch.device) -> Iterator[None]:
     """TF32 products only where the config asks for them."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if config.allow_tf32 and device.type == "cuda" else "highest")
+    torch.set_float32_matmul_precision("high" if config.products == "tf32" and device.type == "cuda" else "highest")
     try:
         yield
     finally:

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import grad
 
 from coalmine.adversaries.crafters.differentiable import Differentiable, for_each_model
 from coalmine.training import Dataset, Network, StackState
@@ -60,19 +59,17 @@ class AdaptiveExamples:
         query = torch.as_tensor(np.array(x), dtype=models.dtype, device=models.device)
         label = torch.tensor(y, device=models.device)
 
-        def craft(vector: Tensor) -> tuple[Tensor, Tensor]:
-            chosen = label if self._sign < 0 else _other(body.logits(vector, query), label)
-
-            def gain(point: Tensor) -> Tensor:
-                after = body.after_step(vector, point, chosen, query=(query, label), clip=self._clip, rate=self._rate)
-                return self._sign * after
-
-            point = query
+        def craft(part: Tensor) -> tuple[Tensor, Tensor]:
+            stack = part.shape[0]
+            asked = (query.expand(stack, *query.shape), label.expand(stack))
+            labels = asked[1] if self._sign < 0 else _other(body.logits(part, asked[0]), asked[1])
+            points = asked[0]
             for _ in range(self._steps):
-                slope = grad(gain)(point)
-                point = point + self._length * slope / torch.linalg.vector_norm(slope).clamp(min=1e-30)
-                point = point.clamp(self._low, self._high)
-            return point, chosen
+                slope = body.slope(part, points, labels, query=asked, clip=self._clip, rate=self._rate).flatten(1)
+                norms = torch.linalg.vector_norm(slope, dim=1, keepdim=True).clamp(min=1e-30)
+                points = points + self._sign * self._length * (slope / norms).view_as(points)
+                points = points.clamp(self._low, self._high)
+            return points, labels
 
         points, labels = for_each_model(craft, models)
         return points.unsqueeze(1), labels.unsqueeze(1)
@@ -80,8 +77,8 @@ class AdaptiveExamples:
 
 def _other(scores: Tensor, label: Tensor) -> Tensor:
     """The most likely label but this one."""
-    own = torch.nn.functional.one_hot(label, scores.shape[0]).to(torch.bool)
-    return scores.masked_fill(own, -torch.inf).argmax()
+    own = torch.nn.functional.one_hot(label, scores.shape[1]).to(torch.bool)
+    return scores.masked_fill(own, -torch.inf).argmax(dim=1)
 
 
 @functools.lru_cache(maxsize=4)

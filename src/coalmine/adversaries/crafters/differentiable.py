@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from coalmine.training import Network, module
 
 
 class Differentiable:
-    """ℓ(m, x, y): the loss of one model, given as a parameter vector, at one labelled input."""
+    """ℓ(m, x, y) of models given as parameter vectors: ``models [S, P]``, inputs ``[S, ...]``, labels ``[S]``."""
 
     def __init__(self, network: Network, *, device: torch.device, dtype: torch.dtype) -> None:
         self._body = module(network).to(device=device, dtype=dtype)
@@ -22,12 +22,8 @@ class Differentiable:
         for parameter in self._body.parameters():
             parameter.requires_grad_(False)
 
-    def loss(self, vector: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Cross-entropy at one input: ``vector [P]``, ``x`` of one row, ``y`` a label."""
-        return functional.cross_entropy(self.logits(vector, x), y)
-
-    def logits(self, vector: Tensor, x: Tensor) -> Tensor:
-        """The outputs at one input, ``[classes]``."""
+    def _one(self, vector: Tensor, x: Tensor) -> Tensor:
+        """The outputs of one model at one input, ``[classes]``."""
         values, start = {}, 0
         for name, shape in self._names:
             size = math.prod(shape)
@@ -36,24 +32,45 @@ class Differentiable:
         outputs: Tensor = functional_call(self._body, values, (x.unsqueeze(0),))
         return outputs[0]
 
+    def logits(self, models: Tensor, x: Tensor) -> Tensor:
+        """The outputs, ``[S, classes]``."""
+        if models.shape[0] == 1:
+            return self._one(models[0], x[0]).unsqueeze(0)
+        outputs: Tensor = vmap(self._one)(models, x)
+        return outputs
+
+    def losses(self, models: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Cross-entropy of each model at its input, ``[S]``."""
+        return functional.cross_entropy(self.logits(models, x), y, reduction="none")
+
     def after_step(
-        self, vector: Tensor, x: Tensor, y: Tensor, *, query: tuple[Tensor, Tensor], clip: float, rate: float
+        self, models: Tensor, x: Tensor, y: Tensor, *, query: tuple[Tensor, Tensor], clip: float, rate: float
     ) -> Tensor:
-        """ℓ(m − η·clip_C(∇ℓ(m, x, y)), query): the query's loss once the model has trained on (x, y) alone."""
-        gradient = grad(self.loss)(vector, x, y)
-        norm = torch.linalg.vector_norm(gradient)
-        moved = vector - rate * gradient / (norm / clip).clamp(min=1.0)
-        return self.loss(moved, *query)
+        """ℓ(m − η·clip_C(∇ℓ(m, x, y)), query): the query's loss once the model has trained on (x, y) alone, ``[S]``."""
+        with torch.enable_grad():
+            start = models.detach().requires_grad_(True)
+            # No model's loss depends on another's vector, so the gradient of the sum is each one's own.
+            (gradient,) = torch.autograd.grad(self.losses(start, x, y).sum(), start, create_graph=True)
+            norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
+            return self.losses(start - rate * gradient / (norms / clip).clamp(min=1.0), *query)
+
+    def slope(
+        self, models: Tensor, x: Tensor, y: Tensor, *, query: tuple[Tensor, Tensor], clip: float, rate: float
+    ) -> Tensor:
+        """The gradient of :meth:`after_step` with respect to x: back-propagation through back-propagation."""
+        with torch.enable_grad():
+            point = x.detach().requires_grad_(True)
+            after = self.after_step(models, point, y, query=query, clip=clip, rate=rate)
+            return torch.autograd.grad(after.sum(), point)[0]
 
 
 def for_each_model(function: Callable[[Tensor], tuple[Tensor, ...]], models: Tensor) -> tuple[Tensor, ...]:
-    """The function of one parameter vector for each row of ``[S, P]``; results get a first dimension S.
+    """A function of a stack ``[S, P]``, so called that what a model gets does not depend on the others.
 
-    On a CPU the models take turns, each from memory of its own (alignment can change a product's last bits), so that
-    what a model gets does not depend on what else is in the stack; on a GPU one batched call does them all.
+    On a CPU the models take turns, each from memory of its own, because alignment and shape can change the last bits
+    of a product. On a GPU one call does them all.
     """
     if models.device.type != "cpu":
-        batched: tuple[Tensor, ...] = vmap(function)(models)
-        return batched
-    results = [function(vector.clone()) for vector in models.unbind(0)]
-    return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+        return function(models)
+    results = [function(vector.clone().unsqueeze(0)) for vector in models.unbind(0)]
+    return tuple(torch.cat(parts) for parts in zip(*results, strict=True))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.func import grad, vmap
 
 from coalmine import _validate, seeds
 from coalmine.adversaries.attack import Scene
@@ -134,17 +133,19 @@ def _ascend(
 ) -> tuple[NDArray[np.float64], float]:
     """The climb from one row, and the mean loss where it ends."""
     body = Differentiable(network, device=torch.device("cpu"), dtype=torch.float64)
-    y = torch.tensor(int(data.y[row]))
+    labels = torch.full((models.shape[0],), int(data.y[row]))
 
     def mean_loss(x: torch.Tensor) -> torch.Tensor:
-        return vmap(lambda vector: body.loss(vector, x, y))(models).mean()
+        return body.losses(models, x.expand(models.shape[0], *x.shape), labels).mean()
 
     rows = np.asarray(data.x, dtype=np.float64)
     low, high = float(rows.min()), float(rows.max())
     length = rate * float(np.mean(np.linalg.norm(rows.reshape(data.rows, -1), axis=1)))
     x = torch.from_numpy(rows[row].copy())
+    for _ in range(steps):
+        with torch.enable_grad():
+            point = x.clone().requires_grad_(True)
+            (slope,) = torch.autograd.grad(mean_loss(point), point)
+        x = (x + length * slope / torch.linalg.vector_norm(slope).clamp(min=1e-300)).clamp(low, high)
     with torch.no_grad():
-        for _ in range(steps):
-            slope = grad(mean_loss)(x)
-            x = (x + length * slope / torch.linalg.vector_norm(slope).clamp(min=1e-300)).clamp(low, high)
         return x.numpy(), float(mean_loss(x))

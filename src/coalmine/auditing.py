@@ -26,6 +26,7 @@ from coalmine.errors import InvalidInputError, StoreError, UnsupportedError
 from coalmine.game import ACCURACY, BLOCK_SIZE, BuiltInTask, blocks_for
 from coalmine.game.engines import local
 from coalmine.identifiability import advantage, belief
+from coalmine.persons import beliefs_of
 from coalmine.records import DpSgd, Estimate, Guarantee, Heuristic, LowerBound, Relation, Sampling, Scores
 from coalmine.results import AdversaryResult, AuditResult
 from coalmine.roles import View
@@ -239,15 +240,18 @@ def _network(section: config.ModelSection, loaded: data.DataSet) -> Network:
 
 
 def _noise(settings: config.AuditConfig, *, rate: float, steps: int, sampling: Sampling) -> float:
-    """σ: as given, or the smallest that keeps ε within the target under the chosen analysis."""
+    """σ: as given, or the smallest that keeps ε (or the ε behind a belief) within the target."""
     training = settings.training
     if training.noise_multiplier is not None:
         return training.noise_multiplier
-    assert training.target_epsilon is not None
+    target = training.target_epsilon
+    if training.target_belief is not None:
+        target = belief.to_epsilon(training.target_belief)
+    assert target is not None
     return calibrate.noise_multiplier(
         sample_rate=rate,
         steps=steps,
-        epsilon=training.target_epsilon,
+        epsilon=target,
         delta=settings.audit.delta,
         analysis=training.analysis.replace("-", "_"),
         sampling=sampling,
@@ -387,6 +391,17 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         mechanism=setting.mechanism,
         view=who.threat.view,
     )
+    beliefs = None
+    if getattr(played.attack.distinguisher, "log_odds", False):
+        beliefs = beliefs_of(
+            played.trials,
+            scores=scores,
+            relation=neighbours.relation,
+            training=setting.training,
+            sample_rate=setting.sample_rate,
+            delta=setting.config.audit.delta,
+            confidence=1.0 - level,
+        )
     return AdversaryResult(
         name=section.name,
         options=section.options,
@@ -397,12 +412,13 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         wanted=section.trials or setting.config.audit.trials,
         failed=played.trials.failed,
         bound=bound,
-        others=others,
+        others=others if beliefs is None else (*others, *beliefs.estimates),
         notes=played.attack.notes,
         seconds=played.trials.elapsed,
         powers={key: str(value) for key, value in dataclasses.asdict(who.threat).items()},
         accuracy=played.accuracy,
         scores=scores,
+        beliefs=beliefs,
     )
 
 

@@ -50,8 +50,16 @@ class ModelSection(_Section):
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
 
 
+ALTERNATIVES = (
+    ("steps", "epochs"),
+    ("sample_rate", "batch_size"),
+    ("noise_multiplier", "target_epsilon", "target_belief"),
+)
+"""Settings of a training of which exactly one is given."""
+
+
 class TrainingSection(_Section):
-    """How it is trained. Give one of each pair: steps or epochs, sample rate or batch size, noise or target ε."""
+    """How it is trained. Give one of each: steps or epochs, sample rate or batch size, noise or target ε or belief."""
 
     steps: Count | None = None
     epochs: Positive | None = None
@@ -59,6 +67,7 @@ class TrainingSection(_Section):
     batch_size: Count | None = None
     noise_multiplier: NonNegative | None = None
     target_epsilon: Positive | None = None
+    target_belief: Annotated[float, Field(gt=0.5, lt=1, strict=True)] | None = None
     analysis: Literal["standard", "last-iterate"] = "standard"
     clip: Positive = 1.0
     learning_rate: NonNegative = 0.1
@@ -72,17 +81,15 @@ class TrainingSection(_Section):
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
-        for first, second in (
-            ("steps", "epochs"),
-            ("sample_rate", "batch_size"),
-            ("noise_multiplier", "target_epsilon"),
-        ):
-            given = [name for name in (first, second) if getattr(self, name) is not None]
-            if self.sampling == "full" and first == "sample_rate":
+        for names in ALTERNATIVES:
+            given = [name for name in names if getattr(self, name) is not None]
+            if self.sampling == "full" and "sample_rate" in names:
                 if given:
                     raise ValueError(f"{given[0]} has no meaning with sampling = 'full': every step uses every row")
             elif len(given) != 1:
-                raise ValueError(f"expected one of {first} and {second}, got {'both' if given else 'neither'}")
+                *first, last = names
+                got = {0: "neither" if len(names) == 2 else "none", 2: "both"}.get(len(given), "all")
+                raise ValueError(f"expected one of {', '.join(first)} and {last}, got {got}")
         if self.noise_scale == "local" and self.sampling != "full":
             raise ValueError("noise_scale = 'local' is that of the full batch: expected sampling = 'full' with it")
         return self
@@ -245,8 +252,8 @@ def _override(tree: dict[str, Any], text: str) -> None:
     section = tree.setdefault(keys[0], {})
     if not isinstance(section, dict):
         raise _validate.reject("set", text, "a key of a section; adversaries are set in the file")
-    # One of a pair replaces the other.
-    for pair in (("steps", "epochs"), ("sample_rate", "batch_size"), ("noise_multiplier", "target_epsilon")):
+    # One of several alternatives replaces the others.
+    for pair in ALTERNATIVES:
         if keys[0] == "training" and keys[1] in pair:
             for other in pair:
                 section.pop(other, None)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from coalmine.config import AuditConfig, FunctionConfig
+from coalmine.identifiability.estimates import Beliefs
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, Scores, plain
 from coalmine.roles import View
 
@@ -40,6 +41,7 @@ class AdversaryResult:
     powers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     accuracy: float | None = None
     scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)
+    beliefs: Beliefs | None = None
 
     @property
     def label(self) -> str:
@@ -79,6 +81,7 @@ class AdversaryResult:
             "notes": list(self.notes),
             "bound": bound.to_dict(),
             "others": [other.to_dict() for other in self.others],
+            "beliefs": None if self.beliefs is None else self.beliefs.to_dict(),
         }
 
 
@@ -153,9 +156,9 @@ class AuditResult:
         return tables.methods(self)
 
     def plot(self, what: str = "overview", *, adversary: int | None = None) -> Any:
-        """An Altair chart: "overview", or "scores", "trade_off" or "growth" of one adversary (else the strongest).
+        """An Altair chart: "overview", or "scores", "trade_off", "growth" or "beliefs" of one adversary.
 
-        Needs the extra ``report``.
+        Without ``adversary`` it is the strongest one. Needs the extra ``report``.
         """
         from coalmine import report
 

@@ -52,7 +52,10 @@ def test_the_default_preset_is_read_without_an_argument():
         (changed("training", sample_rate=1.5), ["training.sample_rate = 1.5"]),
         (changed("training", epochs=2.0), ["training:", "one of steps and epochs", "both"]),
         (changed("training", batch_size=3), ["one of sample_rate and batch_size", "both"]),
-        (changed("training", target_epsilon=3.0), ["one of noise_multiplier and target_epsilon", "both"]),
+        (
+            changed("training", target_epsilon=3.0),
+            ["one of noise_multiplier, target_epsilon and target_belief", "both"],
+        ),
         (changed("training", sampling="full"), ["sample_rate has no meaning"]),
         (changed("training", sampling="shuffle"), ["training.sampling = 'shuffle'", "'poisson' or 'full'"]),
         ({**TREE, "training": {}}, ["one of steps and epochs", "neither"]),

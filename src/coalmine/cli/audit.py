@@ -207,14 +207,21 @@ def show(result: AuditResult) -> None:
 
 def sentences(result: AuditResult) -> list[str]:
     """What it means, in the report's own words."""
-    from coalmine.report import words
+    from coalmine.report import subject, words
 
     lines = ["For one person:", *words.meaning(result), ""]
+    for one in result.adversaries:
+        if one.beliefs is not None:
+            lines += [f"How sure {one.label} became:", *words.certainty(one), ""]
     if "train" not in result.mechanism:
         lines.append(
             "The verdict rests on the proved bounds; 'if DP-SGD' also assumes that this is DP-SGD with this sampling "
-            "rate and number of steps, 'if Gaussian' a Gaussian trade-off curve; the heuristic is a prediction for one "
-            "who sees the last model alone."
+            "rate and number of steps, 'if Gaussian' a Gaussian trade-off curve; the heuristic "
+            + (
+                "holds between the two data sets of an attack alone."
+                if subject.is_local(result)
+                else "is a prediction for one who sees the last model alone."
+            )
         )
     lines += [words.verdict(result), *words.caveats(result)]
     if "train" in result.mechanism:

@@ -1,17 +1,23 @@
-"""``coalmine choose``: from what a person tolerates to ε and to noise."""
+"""``coalmine choose``: from what a person tolerates to ε, to noise, and to what it costs in accuracy."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
+if TYPE_CHECKING:
+    from coalmine.identifiability.choose import Choice, Sweep
+
 
 def choose(
-    delta: Annotated[float, typer.Option("--delta", help="δ, between 0 and 1.")],
+    delta: Annotated[
+        float | None, typer.Option("--delta", help="δ, between 0 and 1. With --config that of the config.")
+    ] = None,
     belief: Annotated[
         float | None,
         typer.Option(
@@ -22,24 +28,129 @@ def choose(
         float | None,
         typer.Option("--advantage", help="How much better than a coin it may guess, above 0 and below 1."),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="T: number of training steps.")] = 1,
-    sample_rate: Annotated[float, typer.Option("--sample-rate", help="q: probability that a row is in a batch.")] = 1.0,
+    steps: Annotated[int | None, typer.Option("--steps", help="T: number of training steps (1).")] = None,
+    sample_rate: Annotated[
+        float | None, typer.Option("--sample-rate", help="q: probability that a row is in a batch (1).")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="An audit's TOML file: try the noise on its data and model, in a short sweep."),
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="The same with a setting that comes with Coalmine, such as default.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Replace one value of the config: section.key=value.")
+    ] = None,
+    trainings: Annotated[int, typer.Option(help="Trainings for each belief of the sweep.")] = 8,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw belief against accuracy into this file (svg, png or pdf, by its ending).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """From a tolerated belief or advantage to ε and to the noise multiplier σ, by the classical and the exact way."""
+    """From a tolerated belief or advantage to ε and to the noise multiplier σ, by the classical and the exact way.
+
+    With --config or --preset also to the accuracy that this noise leaves on that data and model.
+    """
     from coalmine.identifiability import choose as choosing
 
     if (belief is None) == (advantage is None):
         given = "neither was given" if belief is None else "both were given"
         raise InvalidInputError(f"give exactly one of --belief and --advantage: {given}")
+    if config is not None or preset is not None:
+        for name, value in (("--steps", steps), ("--sample-rate", sample_rate)):
+            if value is not None:
+                raise InvalidInputError(f"{name} = {value} is not allowed with a config: it has its own")
+        _sweep(config, preset, changes, delta, belief, advantage, trainings, device, data_dir, figure, as_json)
+        return
+    for name, given_too in (("--figure", figure is not None), ("--set", bool(changes))):
+        if given_too:
+            raise InvalidInputError(f"{name} needs --config or --preset: without data and model there is no accuracy")
+    if delta is None:
+        raise InvalidInputError("--delta is missing: expected a number strictly between 0 and 1")
+    common = {"delta": delta, "steps": 1 if steps is None else steps}
+    rate = 1.0 if sample_rate is None else sample_rate
     if belief is not None:
-        choice = choosing.from_belief(belief, delta=delta, steps=steps, sample_rate=sample_rate)
+        choice = choosing.from_belief(belief, sample_rate=rate, **common)  # type: ignore[arg-type]
     else:
         assert advantage is not None
-        choice = choosing.from_advantage(advantage, delta=delta, steps=steps, sample_rate=sample_rate)
+        choice = choosing.from_advantage(advantage, sample_rate=rate, **common)  # type: ignore[arg-type]
     if as_json:
         print_json(choice.to_dict())
         return
+    _show(choice)
+
+
+def _sweep(
+    path: Path | None,
+    preset: str | None,
+    changes: list[str] | None,
+    delta: float | None,
+    belief: float | None,
+    advantage: float | None,
+    trainings: int,
+    device: str,
+    data_dir: str | None,
+    figure: Path | None,
+    as_json: bool,
+) -> None:
+    """Train at several beliefs, then print and draw what each costs."""
+    from coalmine import choosing
+    from coalmine.cli.study import check_figure
+    from coalmine.config import Execution, load
+
+    target = None if figure is None else check_figure(figure)
+    overrides = [*(changes or []), *([] if delta is None else [f"audit.delta={delta}"])]
+    found = choosing.sweep(
+        load(path, preset=preset, overrides=overrides),
+        belief=belief,
+        advantage=advantage,
+        trainings=trainings,
+        execution=Execution(device=device, data_dir=data_dir),
+        progress=None if as_json else lambda line: typer.echo(line, err=True),
+    )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        _show(found.choice)
+        _show_sweep(found)
+    if target is not None:
+        from coalmine.report import price, render
+
+        target.write_bytes(render.as_bytes(price.figure(found), target.suffix.removeprefix(".")))
+
+
+def _show_sweep(found: Sweep) -> None:
+    """What each belief costs."""
+    print_table(
+        f"What it costs on {found.subject} (exact calibration, {found.trainings} trainings each)",
+        ("belief", "epsilon", "noise multiplier", "advantage", "accuracy", "standard error", ""),
+        [
+            (
+                f"{100 * point.belief:.4g} %",
+                number(point.epsilon),
+                number(point.noise_multiplier),
+                number(point.advantage),
+                f"{100 * point.accuracy:.1f} %",
+                f"{100 * point.standard_error:.2f} %",
+                "your choice" if point is found.chosen else "",
+            )
+            for point in found.points
+        ],
+    )
+    print_lines(
+        [
+            f"Without any noise the same training reaches {100 * found.without_noise:.1f} %.",
+            "To audit this choice: coalmine audit with the same config, --set training.noise_multiplier="
+            f"{found.chosen.noise_multiplier!r} and the adversary identifiability.",
+        ]
+    )
+
+
+def _show(choice: Choice) -> None:
+    """Both calibrations, and what they mean."""
     print_table(
         f"What follows for {choice.steps} step(s), sample rate {choice.sample_rate:g}, delta = {choice.delta:g}",
         ("calibration", "noise multiplier", "advantage at this noise", "belief goes above the bound"),

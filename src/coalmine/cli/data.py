@@ -10,6 +10,7 @@ import typer
 
 from coalmine import data
 from coalmine.cli._output import Json, print_json, print_lines, print_table
+from coalmine.cli.neighbours import neighbours
 from coalmine.errors import DataError
 
 app = typer.Typer(
@@ -55,6 +56,9 @@ def show(data_dir: DataDir = None, json: Json = False) -> None:
     print_lines([f"{state.name}: {state.note}" for state in states if state.note])
     if not all(state.found for state in states):
         print_lines(["What is not here: 'coalmine data fetch NAME', or --data-dir FOLDER if you have the files."])
+
+
+app.command("neighbours")(neighbours)
 
 
 @app.command()

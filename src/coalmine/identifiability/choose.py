@@ -47,6 +47,46 @@ class Choice:
         return {"kind": "choice", **plain(dataclasses.asdict(self))}
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    """One tolerated belief: ε and σ for it, the exact advantage at that σ, and the accuracy that is left.
+
+    ``accuracy`` is the mean over the trainings, ``standard_error`` that of the mean.
+    """
+
+    belief: float
+    epsilon: float
+    noise_multiplier: float
+    advantage: float
+    accuracy: float
+    standard_error: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The price of a belief: ``chosen`` is the one asked for, ``points`` are in rising order with it among them.
+
+    ``without_noise`` is the accuracy of the same training without any privacy.
+    """
+
+    chosen: Point
+    points: tuple[Point, ...]
+    without_noise: float
+    delta: float
+    steps: int
+    sample_rate: float
+    trainings: int
+    test_rows: int
+    subject: str
+    choice: Choice
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types: the choice, and the sweep beside it."""
+        tree: dict[str, Any] = plain(dataclasses.asdict(self))
+        del tree["choice"]
+        return {**self.choice.to_dict(), "sweep": tree}
+
+
 def from_belief(belief: float, *, delta: float, steps: int = 1, sample_rate: float = 1.0) -> Choice:
     """ε and σ for a tolerated posterior belief ρβ.
 

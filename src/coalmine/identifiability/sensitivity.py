@@ -123,11 +123,7 @@ def neighbour(
     """
     x = _table("rows", rows)
     rank = _validate.integer("rank", rank, at_least=1, at_most=len(x))
-    totals = dissimilarity_sums(x, measure=measure, picture=picture)
-    # Equal rows must not be told apart by the rounding of their sums.
-    rounded = np.round(totals / max(float(totals.max()), 1e-300), 11)
-    row = int(np.argsort(-rounded if most else rounded, kind="stable")[rank - 1])
-    return Neighbour(row=row, value=float(totals[row]), measure=measure)
+    return neighbours(x, measure=measure, picture=picture, most=most, count=rank)[-1]
 
 
 def replacement(
@@ -150,11 +146,40 @@ def replacement(
     if x.shape[1] != y.shape[1]:
         raise InvalidInputError(f"held_out has rows of {y.shape[1]} features: expected {x.shape[1]}, as the data has")
     rank = _validate.integer("rank", rank, at_least=1, at_most=len(x) * len(y))
-    for part in (x, y):
-        _check(part, measure, picture)
-    search = _Search(x, y, measure=measure, most=most, rank=rank)
-    row, other, value = search.run()
-    return Neighbour(row=row, value=value, measure=measure, replacement=other)
+    return neighbours(x, held_out=y, measure=measure, picture=picture, most=most, count=rank)[-1]
+
+
+def neighbours(
+    rows: ArrayLike,
+    *,
+    measure: str,
+    held_out: ArrayLike | None = None,
+    picture: tuple[int, ...] | None = None,
+    most: bool = True,
+    count: int = 1,
+) -> tuple[Neighbour, ...]:
+    """The first ``count`` of the most (or least) dissimilar neighbours; with ``held_out`` those of :func:`replacement`.
+
+    >>> [one.row for one in neighbours([[0.0, 0.0], [0.0, 1.0], [5.0, 5.0]], measure="manhattan", count=2)]
+    [2, 0]
+    """
+    x = _table("rows", rows)
+    _check(x, measure, picture)
+    if held_out is not None:
+        y = _table("held_out", held_out)
+        _check(y, measure, picture)
+        count = _validate.integer("count", count, at_least=1, at_most=len(x) * len(y))
+        best = _Search(x, y, measure=measure, most=most, rank=count).run()
+        return tuple(
+            Neighbour(row=int(row), value=float(value), measure=measure, replacement=int(other))
+            for value, row, other in best
+        )
+    count = _validate.integer("count", count, at_least=1, at_most=len(x))
+    totals = dissimilarity_sums(x, measure=measure, picture=picture)
+    # Equal rows must not be told apart by the rounding of their sums.
+    rounded = np.round(totals / max(float(totals.max()), 1e-300), 11)
+    order = np.argsort(-rounded if most else rounded, kind="stable")[:count]
+    return tuple(Neighbour(row=int(row), value=float(totals[row]), measure=measure) for row in order)
 
 
 def dissimilarity_sums(rows: ArrayLike, *, measure: str, picture: tuple[int, ...] | None = None) -> Matrix:
@@ -298,14 +323,13 @@ class _Search:
         assert self._ready is not None
         return float(np.sqrt(max(part.squares.max() for part in self._ready)))
 
-    def run(self) -> tuple[int, int, float]:
-        """Row, replacement and dissimilarity."""
+    def run(self) -> Matrix:
+        """Dissimilarity, row and replacement of the best pairs, the best first."""
         for i in _blocks(len(self._x)):
             for j in _blocks(len(self._y)):
                 if self._may_hold_better(i, j):
                     self._look(i, j)
-        value, row, other = self._best[self._rank - 1]
-        return int(row), int(other), float(value)
+        return self._best
 
     def _may_hold_better(self, i: slice, j: slice) -> bool:
         if len(self._best) < self._rank or not self._centred:

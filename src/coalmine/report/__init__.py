@@ -16,7 +16,7 @@ from coalmine.errors import InvalidInputError, UnsupportedError
 if TYPE_CHECKING:
     from coalmine.results import AuditResult
 
-CHARTS = ("overview", "scores", "trade_off", "growth")
+CHARTS = ("overview", "scores", "trade_off", "growth", "beliefs")
 
 
 def check_packages() -> None:
@@ -90,6 +90,12 @@ def chart(result: AuditResult, what: str = "overview", *, adversary: int | None 
         if adversary is None
         else result.adversaries[_validate.integer("adversary", adversary, at_least=0, at_most=last)]
     )
+    if what == "beliefs":
+        from coalmine.report import persons
+
+        if one.beliefs is None:
+            raise UnsupportedError(f"{one.label} gives scores, not beliefs: only identifiability has beliefs to draw")
+        return persons.figure(one).chart
     if what == "scores":
         return figures.histograms(one).chart
     return (figures.trade_off if what == "trade_off" else figures.growth)(result, one).chart

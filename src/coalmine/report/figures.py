@@ -170,7 +170,7 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
     if one.failed:
         caption += f" {one.failed} trainings failed and stand at the far left."
     return Figure(
-        name=f"scores-{_slug(one)}",
+        name=f"scores-{slug(one)}",
         title=title,
         caption=caption,
         chart=finished(
@@ -250,7 +250,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     if counts is not None:
         caption += " The diamond is the threshold that carries the bound."
     return Figure(
-        name=f"tradeoff-{_slug(one)}",
+        name=f"tradeoff-{slug(one)}",
         title=title,
         caption=caption,
         chart=finished(
@@ -306,7 +306,7 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         "without a single error would prove."
     )
     return Figure(
-        name=f"growth-{_slug(one)}",
+        name=f"growth-{slug(one)}",
         title=title,
         caption=caption,
         chart=finished(
@@ -319,11 +319,13 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
 
 
 def all_figures(result: AuditResult) -> list[Figure]:
-    """The overview, then three figures for each adversary."""
+    """The overview, then three figures for each adversary, and its beliefs where it has any."""
+    from coalmine.report import persons
+
     found = [overview(result)]
     for one in result.adversaries:
         found += [histograms(one), trade_off(result, one), growth(result, one)]
-    return found
+    return [*found, *(wide for _, _, wide, _ in persons.sections(result))]
 
 
 def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
@@ -438,7 +440,7 @@ def _how(one: AdversaryResult) -> str:
     return "" if series.assumes_nothing(one) is one.bound else " with nothing assumed about the algorithm"
 
 
-def _slug(one: AdversaryResult) -> str:
+def slug(one: AdversaryResult) -> str:
     """A name for files, from an adversary's label."""
     letters = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in one.label.lower())
     return "-".join(part for part in letters.split("-") if part) or "adversary"

@@ -12,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 
 from coalmine.records import LowerBound
-from coalmine.report import figures, render, subject, tables, words
+from coalmine.report import figures, persons, render, subject, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def document(result: AuditResult) -> str:
             "subject": _subject(result),
             "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
             "meaning": words.meaning(result),
+            "persons": _persons(result),
             "ladder": tables.ladder(result),
             "adversaries": [_adversary(result, one) for one in result.adversaries],
             "theory": _theory(result),
@@ -53,6 +54,14 @@ def document(result: AuditResult) -> str:
             "seconds": f"{sum(one.seconds for one in result.adversaries):.0f}",
         }
     )
+
+
+def _persons(result: AuditResult) -> list[dict[str, Any]]:
+    """How sure each adversary with beliefs became."""
+    return [
+        {"label": one.label, "lines": lines, "figure": _shown(wide, narrow)}
+        for one, lines, wide, narrow in persons.sections(result)
+    ]
 
 
 def tight(text: str) -> str:

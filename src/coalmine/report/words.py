@@ -6,7 +6,11 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
 
+import numpy as np
+from scipy import special
+
 from coalmine.identifiability import belief as beliefs
+from coalmine.identifiability.estimates import right_log_odds
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
 from coalmine.report.subject import is_local, is_own, mechanism_of
 
@@ -18,6 +22,9 @@ METHODS = {
     "gdp": "If the leak is Gaussian",
     "dpsgd": "If it is DP-SGD and only its noise is unknown",
     "anytime": "Nothing assumed, may be stopped at any time",
+    "sensitivities": "From how far the two gradients are apart",
+    "largest belief": "From the largest belief",
+    "advantage": "From how often the guess is right",
 }
 RULES = {
     "sup": "best threshold, its choice paid for",
@@ -304,6 +311,53 @@ def _exception(result: AuditResult) -> str:
         return f"except for rare results (how rare, δ = {small(result.config.audit.delta)} alone does not say)"
     chance = beliefs.exceedance(mechanism, epsilon=result.guarantee.epsilon)
     return f"except with a probability of at most {small_up(chance)}"
+
+
+def certainty(one: AdversaryResult) -> list[str]:
+    """How sure the adversary became, in words that need no mathematics; nothing where its scores are no beliefs."""
+    found, scores = one.beliefs, one.scores
+    if found is None or scores is None:
+        return []
+    right = special.expit(right_log_odds(scores))
+    count = right.size
+    lines = [
+        f"This was played {count} times. In half of the trainings the person's row was used, in the other half it was "
+        "not. Each time someone who knew all other rows, both possibilities and every step of the training worked out "
+        "how sure to be of the truth. Half would be knowing nothing; 100% would be certainty.",
+        f"In the middle of all trainings they ended {share(near(100 * float(np.median(right)), 1))} sure of the truth; "
+        f"in nine of ten at most {share(up(100 * float(np.quantile(right, 0.9)), 1))}; in the worst of all "
+        f"{share(near(100 * float(right.max()), 1))}.",
+    ]
+    if found.bound < 1.0:
+        passed = found.exceeded
+        times = "in none of them" if passed.count == 0 else f"in {int(passed.count)} of {passed.trials}"
+        allowed = (
+            f"; the limit itself allows for a share of at most {small_up(found.expected)}"
+            if found.expected is not None
+            else ""
+        )
+        lines.append(
+            f"The limit here is {share(up(100 * found.bound, 1))}. It was passed {times} (at "
+            f"{confidence(passed.confidence)} confidence the true share is at most {small_up(passed.interval[1])}"
+            f"{allowed})."
+        )
+    lines.append(
+        f"Asked to guess, they were right in {share(near(100 * found.wins.value, 1))} of the trainings; a coin is "
+        "right in 50%."
+        + (
+            ""
+            if found.loss_wins is None
+            else " Someone who sees only how well the finished model fits that row was right in "
+            f"{share(near(100 * found.loss_wins.value, 1))}."
+        )
+    )
+    if not found.promised:
+        lines.append(
+            "This limit was set for the two data sets that were compared and for no others. The noise was just large "
+            "enough to hide this one row. Another person's row may stand out more, and nothing is promised to that "
+            "person."
+        )
+    return lines
 
 
 def adversary(one: AdversaryResult) -> str:

@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from coalmine import _validate
-from coalmine.config import AuditConfig, parse
+from coalmine.config import ALTERNATIVES, AuditConfig, parse
 from coalmine.errors import InvalidInputError
 
 SCALES = ("quick", "paper")
@@ -135,7 +135,7 @@ def overlay(tree: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, A
     made = copy.deepcopy(dict(tree))
     for change in changes:
         for key, value in change.items():
-            for pair in _PAIRS:
+            for pair in ALTERNATIVES:
                 if key in pair:
                     for other in pair:
                         made.pop(other, None)
@@ -143,9 +143,6 @@ def overlay(tree: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, A
             both = isinstance(value, Mapping) and isinstance(old, Mapping)
             made[key] = overlay(old, value) if both else copy.deepcopy(value)  # type: ignore[arg-type]
     return made
-
-
-_PAIRS = (("steps", "epochs"), ("sample_rate", "batch_size"), ("noise_multiplier", "target_epsilon"))
 
 
 def _parse(name: str, tree: Mapping[str, Any]) -> Study:

@@ -41,6 +41,7 @@ class Belief:
 
     view = View.ALL_ITERATES
     knows_both_worlds = True
+    log_odds = True
 
     def __init__(self, x: ArrayLike, y: int, *, training: TrainingConfig, rows: int) -> None:
         """``x``, ``y``: the canary. ``rows``: how many rows the base data has."""

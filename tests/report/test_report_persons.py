@@ -1,0 +1,79 @@
+"""What the trials mean for a person: the words and the picture of beliefs."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import report_sample as sample
+
+from coalmine import report
+from coalmine.identifiability import estimates
+from coalmine.records import Relation, Scores
+from coalmine.report import figures, words
+from coalmine.roles import View
+
+
+def believer(*, promised=True, mu=0.55, trials=400):
+    rng = np.random.default_rng(3)
+    scores = Scores(rng.normal(-(mu**2) / 2, mu, trials // 2), rng.normal(mu**2 / 2, mu, trials // 2))
+    beliefs = estimates.summary(
+        scores, epsilon=2.2, delta=0.001, relation=Relation.ADD_REMOVE, promised=promised, expected=0.002,
+        distances=np.full(trials, mu), losses=(rng.normal(size=200), rng.normal(size=200)),
+    )  # fmt: skip
+    one = sample.adversary("identifiability", trials=trials)
+    return dataclasses.replace(
+        one, scores=scores, beliefs=beliefs, view=View.ALL_ITERATES, others=(*one.others, *beliefs.estimates)
+    )
+
+
+def test_the_section_says_what_happened_and_draws_the_limit():
+    one = believer()
+    page = report.page(sample.result(one, trials=400))
+    assert "How sure identifiability became" in page
+    assert "This was played 400 times" in page
+    assert "The limit here is 90.1%" in page
+    assert "limit 90.1%" in page  # in the picture too
+    assert "no others" not in page
+    for name in ("From the largest belief", "From how far the two gradients are apart", "From how often the guess"):
+        assert name in page
+
+
+def test_a_limit_for_two_data_sets_alone_is_not_sold_as_a_promise():
+    lines = " ".join(words.certainty(believer(promised=False)))
+    assert "for the two data sets that were compared and for no others" in lines
+    assert "nothing is promised to that person" in lines
+
+
+def test_numbers_in_the_words_are_those_of_the_beliefs():
+    one = believer()
+    right = 1 / (1 + np.exp(-np.concatenate([-one.scores.world0, one.scores.world1])))
+    lines = " ".join(words.certainty(one))
+    assert f"{100 * np.median(right):.1f}% sure" in lines
+    assert f"right in {100 * (right > 0.5).mean():.1f}%" in lines
+    assert "passed in none of them" in lines
+    assert words.certainty(sample.adversary()) == []
+
+
+def test_the_picture_is_among_the_figures():
+    result = sample.result(believer(), trials=400)
+    names = [figure.name for figure in figures.all_figures(result)]
+    assert any(name.startswith("beliefs-identifiability") for name in names)
+    spec = result.plot("beliefs").to_dict()
+    values = [row for data in _values(spec) for row in data]
+    bars = [row for row in values if "to" in row]
+    assert sum(row["percent"] for row in bars) == pytest.approx(100.0)
+    bound = 1 / (1 + math.exp(-2.2))
+    assert any(row["from"] == pytest.approx(bound) for row in values if "text" in row)
+
+
+def _values(tree):
+    """Every list of plain rows in a specification."""
+    if isinstance(tree, dict):
+        for item in tree.values():
+            yield from _values(item)
+    elif isinstance(tree, list):
+        if tree and all(isinstance(row, dict) and "percent" in row for row in tree):
+            yield tree
+        for item in tree:
+            yield from _values(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from coalmine.auditing import play_adversary, prepare, prove, scores_of
 from coalmine.config import AdversarySection, AuditConfig
@@ -16,8 +16,14 @@ BOUNDS = ("proved", "if Gaussian", "if DP-SGD", "if last iterate")
 
 
 def audits(study: Study, cell: Cell, scale: Scale) -> tuple[AuditConfig, ...]:
-    """The cell's audit in every variant that the study lists (``options.variants``: changes to the config)."""
-    return tuple(scale.audit(cell, change) for change in study.options.get("variants", [{}]))
+    """The cell's audit in every variant: changes to the config, from ``options.variants`` of the study or the scale.
+
+    They are a list for all cells, or a table of lists by the cell's name; without any the cell is run as it is.
+    """
+    variants = scale.options.get("variants", study.options.get("variants", [{}]))
+    if isinstance(variants, Mapping):
+        variants = variants.get(cell.name, [{}])
+    return tuple(scale.audit(cell, change) for change in variants)
 
 
 def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:

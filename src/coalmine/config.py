@@ -145,7 +145,7 @@ class AuditConfig(_Section):
     training: TrainingSection = TrainingSection(epochs=10, sample_rate=0.05, target_epsilon=4.0)
     audit: AuditSection = AuditSection()
     adversary: tuple[AdversarySection, ...] = Field(
-        default=(AdversarySection(name="membership"), AdversarySection(name="clipbkd")), min_length=1
+        default=(AdversarySection(name="clipbkd"), AdversarySection(name="malicious-dataset")), min_length=1
     )
 
 

@@ -27,6 +27,7 @@ class Api:
         dataset="not modified",
         summary="Adds one ordinary row and asks the final model for its loss there.",
         paper="nasr-2021, Section IV-A: Crafter 1, Distinguisher 1",
+        adds="the least: questions to the finished model",
     )
 
     def craft(self, scene: Scene) -> Attack:

@@ -35,6 +35,7 @@ class Gradient:
         dataset="not modified",
         summary="Adds a gradient of its own, a watermark on parameters that hardly move, and looks for it.",
         paper="nasr-2021, Section IV-E: Crafter 4, Distinguisher 3",
+        adds="gives a gradient instead of a row",
     )
 
     def __post_init__(self) -> None:
@@ -81,6 +82,7 @@ class MaliciousDataset:
         dataset="malicious",
         summary="Chooses rows without gradients and learning rate 0, so that its watermark meets noise alone.",
         paper="nasr-2021, Section IV-F: Crafter 5, Distinguisher 3",
+        adds="chooses all other rows and the learning rate",
     )
 
     def __post_init__(self) -> None:

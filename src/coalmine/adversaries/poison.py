@@ -36,6 +36,7 @@ class StaticPoison:
         dataset="not modified",
         summary="Adds one input that shadow models get wrong and asks the final model for its loss there.",
         paper="nasr-2021, Section IV-B: Crafter 2, Distinguisher 1",
+        adds="chooses the row that the worlds differ in",
     )
 
     def __post_init__(self) -> None:
@@ -84,6 +85,7 @@ class IntermediatePoison(StaticPoison):
         dataset="not modified",
         summary="Adds one input that shadow models get wrong and follows its loss through every model.",
         paper="nasr-2021, Section IV-C: Crafter 2, Distinguisher 2",
+        adds="sees the model after every step",
     )
 
     def __post_init__(self) -> None:
@@ -119,6 +121,7 @@ class AdaptivePoison(IntermediatePoison):
         dataset="not modified",
         summary="Adds at each step the example that moves the loss of a crafted query most, and follows that loss.",
         paper="nasr-2021, Section IV-D: Crafter 3, Distinguisher 2",
+        adds="chooses the row anew at every step",
     )
 
     def __post_init__(self) -> None:

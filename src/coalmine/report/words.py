@@ -265,6 +265,13 @@ def caveats(result: AuditResult) -> list[str]:
         lines.append(
             "Consistent does not mean proved safe: a stronger attack, or more trials, may prove a larger ε. " + limits
         )
+    assumed = [one.assumed.epsilon for one in result.adversaries if one.assumed]
+    if result.verdict != "refuted" and assumed and max(assumed) > 1.2 * result.strongest.bound.epsilon:
+        lines.append(
+            f"A proved ε far below the others is no sign of privacy: with nothing assumed, proving ε at δ = "
+            f"{small(result.config.audit.delta)} takes results about as rare as δ, and these few trials show hardly "
+            "any. A bound that knows the algorithm needs fewer."
+        )
     failed = sum(one.failed for one in result.adversaries)
     if failed:
         lines.append(f"{failed} trainings did not end with finite numbers; they count with a score below all others.")

@@ -257,6 +257,9 @@ def _override(tree: dict[str, Any], text: str) -> None:
         if keys[0] == "training" and keys[1] in pair:
             for other in pair:
                 section.pop(other, None)
+    if keys == ["audit", "trials"]:  # for every adversary, also for one that has a number of its own
+        for one in tree.get("adversary", ()):
+            one.pop("trials", None)
     if keys == ["training", "sampling"] and parsed == "full":  # then a rate has no meaning any more
         section.pop("sample_rate", None)
         section.pop("batch_size", None)

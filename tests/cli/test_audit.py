@@ -118,7 +118,17 @@ def test_without_an_argument_it_audits_digits(capsys):
     done = run(capsys, "audit --trials 16 --workers 1 --json --set training.epochs=1 --store here.db")
     assert done.code == 0
     assert done.json["config"]["data"]["name"] == "digits"
-    assert [one["name"] for one in done.json["adversaries"]] == ["membership", "clipbkd", "clipbkd"]
+    assert [(one["name"], one["trials"]) for one in done.json["adversaries"]] == [
+        (name, 16)
+        for name in (
+            "api",
+            "static-poison",
+            "intermediate-poison",
+            "adaptive-poison",
+            "gradient",
+            "malicious-dataset",
+        )
+    ]
     assert done.json["guarantee"]["epsilon"] == pytest.approx(4.0, abs=0.01)
 
 

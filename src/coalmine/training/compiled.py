@@ -34,7 +34,7 @@ ALL = slice(None)
 
 def usable(*, device: torch.device, dtype: torch.dtype) -> bool:
     """Whether trainings on this device, in numbers of this type, are computed by compiled kernels here."""
-    if kernels is None or not kernels.HAS_FMA or os.environ.get(SWITCH) == "0":
+    if kernels is None or not kernels.READY or os.environ.get(SWITCH) == "0":
         return False
     return device.type == "cpu" and dtype == torch.float32
 

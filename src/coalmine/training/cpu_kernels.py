@@ -23,7 +23,8 @@ from numba.extending import intrinsic
 LANES = 16
 """Floats of one vector: rows of every buffer are padded to whole vectors."""
 _FEATURES = llvm.get_host_cpu_features()
-HAS_FMA = bool(_FEATURES.get("fma") or _FEATURES.get("neon"))
+READY = bool(_FEATURES.get("fma") or _FEATURES.get("neon")) and not numba.config.DISABLE_JIT
+"""Whether the processor has fused multiply-add, without which these kernels would crawl, and numba may compile."""
 _WIDE = bool(_FEATURES.get("avx512f"))
 ROWS, PAIR = (12, 2) if _WIDE else (6, 1)
 """Rows and vectors of a forward tile: as many sums as the registers hold. The shape never changes a number."""

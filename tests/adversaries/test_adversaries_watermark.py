@@ -8,11 +8,20 @@ import torch
 from scipy import stats
 
 from coalmine.accounting import standard
-from coalmine.adversaries import Scene, adversary
+from coalmine.adversaries import Scene, adversary, shortcuts
 from coalmine.adversaries.distinguishers.watermark import Mechanism, WatermarkRatio, log_ratio
 from coalmine.adversaries.shortcuts import WatermarkSteps
 from coalmine.records import DpSgd
 from coalmine.training import Dataset, Glorot, LogisticRegression, TrainingConfig, train
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def road(request, monkeypatch):
+    """Both ways of computing the shortcut on a CPU."""
+    if request.param == "torch":
+        monkeypatch.setattr(shortcuts, "kernels", None)
+    elif shortcuts.kernels is None:
+        pytest.skip("numba is not installed")
 
 
 def scores(steps, trials, *, fingerprint="law", worlds=None):
@@ -45,6 +54,7 @@ def test_the_ratio_does_not_overflow():
     assert np.isfinite(log_ratio(np.array([0.0, 1.0]), sample_rate=0.5, sigma=0.0)).all()
 
 
+@pytest.mark.usefixtures("road")
 @pytest.mark.parametrize(
     ("rate", "sigma", "steps"),
     [(0.1, 1.0, 1), (0.1, 1.0, 7), (0.004, 0.5, 5000), (0.5, 0.2, 40), (0.9, 3.0, 100), (0.999, 1.0, 33),
@@ -76,6 +86,7 @@ def test_products_of_factors_are_sums_of_ratios(sigma, rate):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-5, atol=2e-4)
 
 
+@pytest.mark.usefixtures("road")
 @pytest.mark.parametrize("world", [0, 1])
 def test_the_law_of_one_step_is_known(world):
     """P(LLR ≤ t) in closed form. A right program fails with a chance below 1e-6."""
@@ -93,6 +104,7 @@ def test_the_law_of_one_step_is_known(world):
     assert stats.kstest(found, below).pvalue > 1e-6
 
 
+@pytest.mark.usefixtures("road")
 @pytest.mark.parametrize("pairs", [1, 3])
 def test_the_shortcut_has_the_law_of_training_and_judging(pairs):
     """The trainer and the distinguisher on one side, the shortcut on the other. Chance of failure below 2e-6."""
@@ -110,6 +122,7 @@ def test_the_shortcut_has_the_law_of_training_and_judging(pairs):
     assert stats.ks_2samp(short[::2], short[1::2]).pvalue < 1e-100
 
 
+@pytest.mark.usefixtures("road")
 @pytest.mark.parametrize(("rate", "sigma", "steps", "at"), [(0.1, 0.8, 100, 1.5), (256 / 60000, 0.7, 3000, 1.0)])
 def test_the_scores_have_the_privacy_profile_of_the_accountant(rate, sigma, steps, at):
     """δ(ε) = E[(1 − e^{ε−L})₊] over world 1, and the same from the other side: five standard errors."""
@@ -126,6 +139,29 @@ def test_the_scores_have_the_privacy_profile_of_the_accountant(rate, sigma, step
     # The profile is the larger of the two directions; removing a row is the worse one for this mechanism.
     assert promised == pytest.approx(remove, abs=5 * error)
     assert float(ratios[1].mean()) <= promised + 5 * float(ratios[1].std() / math.sqrt(zero.size))
+
+
+@pytest.mark.skipif(shortcuts.kernels is None, reason="numba is not installed")
+@pytest.mark.parametrize(("sigma", "rate", "steps"), [(0.5, 0.01, 5000), (1.3, 0.2, 100), (3.0, 0.9, 4097)])
+def test_the_compiled_loop_adds_up_the_ratios_of_its_own_noise(sigma, rate, steps):
+    """The plain formula on the noise that the trainer's kernel draws from the same keys."""
+    from coalmine.training.cpu_kernels import add_noise
+
+    keys = np.arange(6, dtype=np.uint64).reshape(3, 2) + np.uint64(7)
+    drawn = np.array([0, 3, 60])
+    found = np.empty(3)
+    few, _ = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=steps)._few
+    shortcuts.kernels.log_ratios(keys, steps, drawn, sigma, rate, few, found)
+    for i in range(3):
+        normals = []
+        for first in range(0, steps, shortcuts.kernels.PIECE):
+            row = np.zeros((1, shortcuts.kernels.PIECE), dtype=np.float32)
+            count = min(shortcuts.kernels.PIECE, steps - first)
+            add_noise(row, count, keys[i : i + 1], first // shortcuts.kernels.PIECE + 1, np.ones(1, dtype=np.float32))
+            normals.append(row[0, :count])
+        inside = np.arange(steps) < drawn[i]
+        expected = log_ratio(inside + sigma * np.concatenate(normals), sample_rate=rate, sigma=sigma).sum()
+        assert found[i] == pytest.approx(expected, rel=1e-5, abs=1e-3)
 
 
 def test_what_the_base_rows_add_is_taken_off():

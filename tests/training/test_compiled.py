@@ -215,23 +215,41 @@ print(train(Mlp(3), neighbours=base, config=config, fingerprint="m", trials=[0],
     assert (done.returncode, done.stdout) == (0, "float32\n"), done.stderr
 
 
-def test_without_a_folder_to_write_to_it_is_compiled_in_memory():
-    """The one place that numba may look for is not there: slower to start, same bits."""
-    code = """
+SAMPLE = """
 import numpy as np
+from coalmine.training import Dataset, Mlp, Neighbours, TrainingConfig, train
+class Final:
+    view = "final_model"
+    def start(self, trials): ...
+    def finish(self, models): print(models.parameters.numpy().tobytes().hex())
+rng = np.random.default_rng(0)
+base = Dataset(rng.normal(size=(90, 70)), rng.integers(0, 3, size=90))
+config = TrainingConfig(steps=3, batch_size=40, clip=1, noise_multiplier=1, learning_rate=0.1)
+train(Mlp(70, hidden=(35, 9), classes=3, activation="tanh"), neighbours=Neighbours(base), config=config,
+      fingerprint="m", trials=[0, 1], worlds=[0, 0], observer=Final())
+"""
+
+
+def test_neither_the_tiles_nor_where_the_code_is_kept_touch_a_bit():
+    """Once as always; once as for a processor with narrower vectors, and with no folder to keep the code in."""
+    narrow = """
+import llvmlite.binding as llvm
+found = llvm.get_host_cpu_features()
+found.update({name: False for name in found if name.startswith("avx512")})
+llvm.get_host_cpu_features = lambda: found
 from coalmine.training import cpu_kernels
-rows = np.zeros((1, 5), dtype=np.float32)
-cpu_kernels.add_noise(rows, 5, np.ones((1, 2), dtype=np.uint64), 1, np.ones(1, dtype=np.float32))
-print(rows.tobytes().hex())
+assert (cpu_kernels.ROWS, cpu_kernels.PAIR) == (6, 1)
+assert type(cpu_kernels.add_noise._cache).__name__ == "NullCache"
 """
     nowhere = {**os.environ, "NUMBA_CACHE_LOCATOR_CLASSES": "ZipCacheLocator"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, env=nowhere
+    usual, other = (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, env=env)
+        for code, env in ((SAMPLE, None), (narrow + SAMPLE, nowhere))
     )
-    assert done.returncode == 0, done.stderr
-    rows = np.zeros((1, 5), dtype=np.float32)
-    kernels.add_noise(rows, 5, np.ones((1, 2), dtype=np.uint64), 1, np.ones(1, dtype=np.float32))
-    assert done.stdout.strip() == rows.tobytes().hex()
+    assert usual.returncode == 0, usual.stderr
+    assert other.returncode == 0, other.stderr
+    assert len(usual.stdout) > 8 * 2 * 35 * 70
+    assert usual.stdout == other.stdout
 
 
 def test_trials_beside_do_not_matter_for_a_perceptron_of_odd_sizes():

@@ -284,12 +284,10 @@ def add_noise(gradient, size, keys, step, scales):
         block = np.uint64(0)
         for start in range(0, size, CHUNK):
             pairs = (min(CHUNK, size - start) + 1) // 2
-            quarter_of = (pairs + 3) // 4
-            _fill(
-                us[:quarter_of], us[quarter_of : 2 * quarter_of], ts[:quarter_of], ts[quarter_of : 2 * quarter_of],
-                block, np.uint64(step), keys[s, 1], rounds,
-            )  # fmt: skip
-            block += np.uint64(2 * quarter_of)
+            each = (pairs + 3) // 4
+            first_u, second_u, first_t, second_t = us[:each], us[each : 2 * each], ts[:each], ts[each : 2 * each]
+            _fill(first_u, second_u, first_t, second_t, block, np.uint64(step), keys[s, 1], rounds)
+            block += np.uint64(2 * each)
             for i in range(pairs):
                 # |integer| keeps every small u apart; half a unit keeps u above 0, and 1 plus half a unit rounds to 1.
                 u = _fma(abs(f32(u_words[i])), _UNIT, _HALF_UNIT)
@@ -354,6 +352,7 @@ def _deactivate(errors, outputs, kind):
 
 @_compile()
 def _address(array):
+    """Where its numbers begin."""
     return np.int64(array.ctypes.data)
 
 

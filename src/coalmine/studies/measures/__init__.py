@@ -55,6 +55,12 @@ class Measure:
 
 def find(name: str) -> Measure:
     """The measure of that name (imported only now: some need torch, others only theory)."""
-    from coalmine.studies.measures import accounting, copies, evidence
+    from coalmine.studies.measures import accounting, beliefs, copies, evidence, promises
 
-    return {"accounting": accounting.MEASURE, "copies": copies.MEASURE, "evidence": evidence.MEASURE}[name]
+    return {
+        "accounting": accounting.MEASURE,
+        "beliefs": beliefs.MEASURE,
+        "copies": copies.MEASURE,
+        "evidence": evidence.MEASURE,
+        "promises": promises.MEASURE,
+    }[name]

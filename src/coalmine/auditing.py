@@ -43,6 +43,7 @@ from coalmine.training import (
     TrainingConfig,
     parameter_count,
 )
+from coalmine.training.pair import check_pair
 
 ALGORITHMS = {"training": 2, "adversaries": 1, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
@@ -323,7 +324,7 @@ class Played:
 
 def craft(setting: Setting, section: config.AdversarySection) -> Attack:
     """The attack of one adversary on this setting."""
-    return adversary(section.name, **section.options).craft(
+    attack = adversary(section.name, **section.options).craft(
         Scene(
             base=setting.base,
             classes=setting.classes,
@@ -334,6 +335,9 @@ def craft(setting: Setting, section: config.AdversarySection) -> Attack:
             seed=setting.config.audit.seed,
         )
     )
+    if setting.training.noise_scale == "local":
+        check_pair(attack.neighbours)
+    return attack
 
 
 def play_adversary(

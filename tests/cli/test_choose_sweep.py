@@ -142,6 +142,12 @@ def test_noise_scaled_to_the_local_sensitivity_promises_nothing(capsys, config, 
     assert "dpsgd" not in json.dumps(found["adversaries"][0]["others"])
 
 
+def test_local_noise_needs_worlds_that_differ_in_one_row(capsys, config, tmp_path):
+    config.write_text(CONFIG.replace('name = "identifiability"', 'name = "clipbkd"\ncopies = 2'))
+    line = f"audit {config} --store {tmp_path / 'runs.db'} --set training.noise_scale=local"
+    assert_refused(run(capsys, line), "differ in 2 rows", "one row")
+
+
 def test_a_tolerated_belief_sets_the_noise(capsys, config, tmp_path):
     line = f"audit {config} --store {tmp_path / 'runs.db'} --workers 1 --set training.target_belief=0.9 --json"
     found = run(capsys, line).json

@@ -151,6 +151,24 @@ def test_with_noise_scaled_to_the_local_sensitivity_the_log_odds_are_exactly_gau
         assert stats.kstest(values, stats.norm(mean, mu).cdf).pvalue > 5e-7
 
 
+@pytest.mark.parametrize("neighbours", ["unbounded", "bounded"])
+def test_beliefs_with_poisson_batches_are_calibrated(neighbours):
+    # Of the trainings that end at belief β, the share β must be in world 1. So (world − β)·f(β) has mean 0 for any f.
+    config = training(sampling="poisson", sample_rate=0.3, noise_multiplier=0.7, dtype="float32")
+    attack = adversary("identifiability", neighbours=neighbours).craft(scene(config))
+    worlds = np.arange(1600) % 2
+    scores = train(
+        NETWORK, neighbours=attack.neighbours, config=config, fingerprint="calibrated", trials=np.arange(1600),
+        worlds=worlds, observer=attack.distinguisher, stack=128,
+    ).scores[:, 0]  # fmt: skip
+    belief = 1.0 / (1.0 + np.exp(-scores))
+    assert belief.std() > 0.05  # it does learn something
+    for f in (1.0, belief, (belief > 0.6).astype(float), (belief < 0.4).astype(float)):
+        gap = (worlds - belief) * f
+        # Six standard errors: a right program fails one of these eight less than once in ten million.
+        assert abs(gap.mean()) < 6.0 * gap.std() / math.sqrt(gap.size)
+
+
 def test_noise_scaled_to_the_local_sensitivity_has_that_size():
     config = training(noise_scale="local", steps=1, learning_rate=0.0, noise_multiplier=2.0)
     neighbours = Neighbours(BASE, canary=ExampleCanary(HELD.x[0], int(HELD.y[0])), relation="replace", replaced=[4])

@@ -328,9 +328,10 @@ def certainty(one: AdversaryResult) -> list[str]:
     right = special.expit(right_log_odds(scores))
     count = right.size
     lines = [
-        f"This was played {count} times. In half of the trainings the person's row was used, in the other half it was "
-        "not. Each time someone who knew all other rows, both possibilities and every step of the training worked out "
-        "how sure to be of the truth. Half would be knowing nothing; 100% would be certainty.",
+        f"This was played {count} times. In half of the trainings the person's row was used, in the other half "
+        f"{'another row stood in its place' if one.relation is Relation.REPLACE else 'it was not'}. Each time someone "
+        "who knew all other rows, both possibilities and every step of the training worked out how sure to be of the "
+        "truth. 50% would be knowing nothing, 100% would be certainty.",
         f"In the middle of all trainings they ended {share(near(100 * float(np.median(right)), 1))} sure of the truth; "
         f"in nine of ten at most {share(up(100 * float(np.quantile(right, 0.9)), 1))}; in the worst of all "
         f"{share(near(100 * float(right.max()), 1))}.",

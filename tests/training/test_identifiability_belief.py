@@ -19,6 +19,10 @@ from coalmine.training.sampling import batches
 RNG = np.random.default_rng(4)
 BASE = Dataset(RNG.normal(size=(23, 5)), RNG.integers(0, 3, size=23))
 HELD = Dataset(RNG.normal(size=(9, 5)), RNG.integers(0, 3, size=9))
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+]
 NETWORK = Mlp(5, hidden=(4,), classes=3, activation="tanh")
 
 
@@ -44,7 +48,7 @@ class Watched(Belief):
         super().observe(iterate)
         for i, trial in enumerate(iterate.trials.tolist()):
             self.seen.setdefault(trial, []).append(
-                (iterate.previous[i].clone(), iterate.private_gradient[i].double().clone())
+                (iterate.previous[i].cpu().clone(), iterate.private_gradient[i].cpu().double().clone())
             )
 
 
@@ -80,13 +84,14 @@ def plain_log_odds(attack, config, seen, *, world, trial, fingerprint):
     return total, sensitivities
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("neighbours", ["unbounded", "bounded"])
 @pytest.mark.parametrize(
     "changes",
     [{}, {"noise_scale": "local"}, {"sampling": "poisson", "sample_rate": 0.4}],
     ids=["full", "local", "poisson"],
 )
-def test_the_block_implementation_equals_a_plain_loop(neighbours, changes):
+def test_the_block_implementation_equals_a_plain_loop(neighbours, changes, device):
     config = training(**changes)
     attack = adversary("identifiability", neighbours=neighbours).craft(scene(config))
     canary = attack.neighbours.canary
@@ -94,7 +99,7 @@ def test_the_block_implementation_equals_a_plain_loop(neighbours, changes):
     trials, worlds = np.arange(5), np.array([0, 1, 1, 0, 1])
     result = train(
         NETWORK, neighbours=attack.neighbours, config=config, fingerprint="loop", trials=trials, worlds=worlds,
-        observer=watched, stack=3,
+        observer=watched, stack=3, device=device,
     )  # fmt: skip
     assert result.scores.shape == (5, 1 + len(watched.columns))
     for trial, world in zip(trials.tolist(), worlds.tolist(), strict=True):
@@ -133,15 +138,16 @@ def test_scores_do_not_depend_on_the_stack(neighbours, changes):
     np.testing.assert_array_equal(scores(16, [5, 2]), whole[[5, 2]])
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("neighbours", ["unbounded", "bounded"])
-def test_with_noise_scaled_to_the_local_sensitivity_the_log_odds_are_exactly_gaussian(neighbours):
+def test_with_noise_scaled_to_the_local_sensitivity_the_log_odds_are_exactly_gaussian(neighbours, device):
     # Then every step has ‖Δ‖/s = 1/σ: the log-odds are N(±μ²/2, μ²) with μ = √T/σ, whatever the network does.
     config = training(noise_scale="local", noise_multiplier=4.0)
     attack = adversary("identifiability", neighbours=neighbours).craft(scene(config))
     trials = np.arange(1200)
     scores = train(
         NETWORK, neighbours=attack.neighbours, config=config, fingerprint="gaussian", trials=trials, worlds=trials % 2,
-        observer=attack.distinguisher, stack=64,
+        observer=attack.distinguisher, stack=64, device=device,
     ).scores  # fmt: skip
     mu = math.sqrt(6) / 4.0
     np.testing.assert_allclose(scores[:, 2], mu, rtol=1e-12)

@@ -215,6 +215,19 @@ print(train(Mlp(3), neighbours=base, config=config, fingerprint="m", trials=[0],
     assert (done.returncode, done.stdout) == (0, "float32\n"), done.stderr
 
 
+def test_what_is_kept_is_thrown_away_when_the_kernels_change():
+    """numba looks at a function's own file alone; functions of other files that build on these look at both."""
+    from coalmine.adversaries import shortcut_kernels
+
+    for function in (kernels.add_noise, shortcut_kernels.log_ratios):
+        kept = function._cache._cache_file
+        stamp = kept._source_stamp
+        assert stamp[1] == kernels._STAMP
+        kept._source_stamp = (stamp[0], "another state of the file")
+        assert not kept._load_index()
+        kept._source_stamp = stamp
+
+
 SAMPLE = """
 import numpy as np
 from coalmine.training import Dataset, Mlp, Neighbours, TrainingConfig, train

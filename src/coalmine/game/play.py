@@ -16,7 +16,7 @@ from coalmine.errors import CoalmineError
 from coalmine.game.plan import BLOCK_SIZE, trials_of, worlds_of
 from coalmine.roles import Distinguisher, Iterate
 from coalmine.store import BlockResult
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, train
+from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, compiled, train
 
 ACCURACY = "accuracy"
 """The column in which each trial keeps its model's share of right answers on test rows."""
@@ -96,8 +96,9 @@ class BuiltInTask:
         began = time.perf_counter()
         if self.shortcut is not None:
             scores = self.shortcut.scores(trials, worlds=worlds, fingerprint=self.fingerprint, device=self.device)
+            kind = compiled.precision("float64", device=self.device)  # a shortcut may use the trainer's kernels
             elapsed = (time.perf_counter() - began) / len(blocks)
-            return self._results(trials, worlds, scores=scores, elapsed=elapsed, precision="float64")
+            return self._results(trials, worlds, scores=scores, elapsed=elapsed, precision=kind)
         result = train(
             self.network,
             neighbours=self.neighbours,

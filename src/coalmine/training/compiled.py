@@ -39,6 +39,15 @@ def usable(*, device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype == torch.float32
 
 
+def precision(name: str, *, device: str) -> str:
+    """The name of a precision, with ``compiled`` where compiled kernels may have shaped the numbers.
+
+    >>> precision("float32", device="cuda")
+    'float32'
+    """
+    return f"{name} compiled" if usable(device=torch.device(device), dtype=torch.float32) else name
+
+
 def refusal(network: Network, *, neighbours: Neighbours, paired: bool) -> str | None:
     """Why the steps of this training are left to torch, in words; None if they are not."""
     layers = network.layers()

@@ -1,7 +1,6 @@
 """Compiled kernels for a CPU (numba): noise, and the clipped sums of perceptrons, for a whole stack in one call.
 
-:mod:`coalmine.training.compiled` prepares their arguments and says when they are used. All of it is in this one file
-because the compiled code is kept on disk and is made anew only when the file of a function changes.
+:mod:`coalmine.training.compiled` prepares their arguments and says when they are used.
 
 Two register tiles do nearly all the arithmetic, written as vector code of 16 floats. They read the rows of a batch
 straight from the table, so a batch is never copied. Each number is one chain of fused multiply-adds in a fixed order,
@@ -10,7 +9,9 @@ cosine are Taylor series of basic operations. So the same trial has the same bit
 no function of the machine's mathematical library is called.
 """
 
+import hashlib
 import math
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import numba
@@ -174,14 +175,23 @@ _bits_of = _make_cast(types.float32, types.int32, _LANE)
 _float_of = _make_cast(types.int32, types.float32, _FLOAT)
 
 
+_STAMP = hashlib.blake2b(Path(__file__).read_bytes()).hexdigest()
+
+
 def _compile(**options):
-    """numba's compiler with the result kept on disk, or in memory alone where no folder can be written."""
+    """numba's compiler with the result kept on disk, or in memory alone where no folder can be written.
+
+    What is kept is thrown away when the function's own file changes, or this one: functions elsewhere build on it.
+    """
 
     def decorate(function):
         try:
-            return numba.njit(cache=True, error_model="numpy", **options)(function)
+            made = numba.njit(cache=True, error_model="numpy", **options)(function)
         except RuntimeError:
             return numba.njit(error_model="numpy", **options)(function)
+        kept = made._cache._cache_file
+        kept._source_stamp = (kept._source_stamp, _STAMP)
+        return made
 
     return decorate
 

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from coalmine import _validate
 from coalmine.curves import largest_true
@@ -40,8 +40,7 @@ def delta(epsilon: float, *, p0: float, p1: float, bits: int) -> float:
     >>> round(delta(0.0, p0=0.25, p1=0.75, bits=1), 6)
     0.5
     """
-    k = np.arange(bits + 1)
-    return _delta(epsilon, stats.binom.logpmf(k, bits, p0), stats.binom.logpmf(k, bits, p1))
+    return _delta(epsilon, _log_weights(bits, p0), _log_weights(bits, p1))
 
 
 def epsilon(delta: float, *, p0: float, p1: float, bits: int) -> float:
@@ -51,8 +50,7 @@ def epsilon(delta: float, *, p0: float, p1: float, bits: int) -> float:
     1.0986
     """
     delta = _validate.open_unit("delta", delta)
-    k = np.arange(bits + 1)
-    log_p0, log_p1 = stats.binom.logpmf(k, bits, p0), stats.binom.logpmf(k, bits, p1)
+    log_p0, log_p1 = _log_weights(bits, p0), _log_weights(bits, p1)
     if _delta(0.0, log_p0, log_p1) <= delta:
         return 0.0
     top = 1.0
@@ -81,6 +79,13 @@ def best_threshold(
         if value > best[1]:
             best = (threshold, value)
     return best
+
+
+def _log_weights(bits: int, p: float) -> Array:
+    """ln of the probabilities of Binomial(T, p) at 0 … T."""
+    k = np.arange(bits + 1, dtype=np.float64)
+    ways = special.gammaln(bits + 1.0) - special.gammaln(k + 1.0) - special.gammaln(bits - k + 1.0)
+    return np.asarray(ways + special.xlogy(k, p) + special.xlog1py(bits - k, -p))
 
 
 def _delta(value: float, log_p0: Array, log_p1: Array) -> float:

@@ -19,7 +19,7 @@ ANALYSES = ["standard", "rdp", "gdp_clt", "last_iterate", "last_iterate_worst", 
 def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, f"{EXAMPLE} --delta 1e-5 --json")
     assert (found.code, found.err) == (0, "")
-    assert list(found.json) == [*ANALYSES, "advantage", "belief"]
+    assert list(found.json) == [*ANALYSES, "advantage", "belief", "counterexamples"]
     assert found.json["standard"]["epsilon"] == pytest.approx(5.1926, abs=0.005)
     assert found.json["last_iterate"]["epsilon"] == pytest.approx(4.000528, abs=1e-6)
     assert found.json["last_iterate_worst"]["epsilon"] >= found.json["last_iterate"]["epsilon"]
@@ -42,8 +42,32 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert found.code == 0
     assert "Proved: epsilon is at most" in text
     assert "For one person" in text
-    assert "never report it as a guarantee" in text
+    assert "Never report it as a guarantee" in text
     assert "coalmine counterexample" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        # Section 4.2: the half-forgetting regulariser beats the heuristic at its largest.
+        ("--sample-rate 0.1 --noise-multiplier 1 --steps 3 --delta 1e-6", "λ = 0.5 leaks 2.2749, more than it says"),
+        # Section 4.1: fewer steps leak more, so a regulariser that forgets all but the last refutes it.
+        ("--sample-rate 0.01 --noise-multiplier 0.5 --steps 100 --delta 1e-6", "λ = 1 leaks 4.2854, more than it says"),
+        ("--sample-rate 0.1 --noise-multiplier 3 --steps 1000 --delta 1e-5", "adversary pathological-regularizer"),
+    ],
+)
+def test_it_says_when_not_to_trust_the_heuristic(capsys: pytest.CaptureFixture[str], line: str, words: str) -> None:
+    text = " ".join(run(capsys, f"account {line}").out.split())
+    assert words in text
+    assert "Do not trust it where the training has a regulariser" in text
+    assert "Do not trust it where others may choose part of the data" in text
+    found = run(capsys, f"account {line} --json").json["counterexamples"]
+    assert found["adversarial_data"]["refutes_heuristic"]
+    assert found["regularizer"]["refutes_heuristic"] == ("more than it says" in words)
+
+
+def test_without_an_example_it_still_warns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "Do not trust it where" in " ".join(run(capsys, f"{SMALL} --epsilon 1").out.split())
 
 
 def test_replace_says_what_is_not_covered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,3 +45,35 @@ def test_for_people(capsys: pytest.CaptureFixture[str], line: str, verdict: str)
 )
 def test_bad_usage(capsys: pytest.CaptureFixture[str], line: str, words: list[str]) -> None:
     assert_refused(run(capsys, line), *words)
+
+
+def test_the_other_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "counterexample --sample-rate 0.1 --noise-multiplier 0.612 --steps 10 --delta 1e-5"
+    one_bit = run(capsys, f"{line} --example one-bit --json").json
+    assert one_bit["epsilon"] == pytest.approx(6.464, abs=0.005)
+    assert one_bit["threshold"] == 2.5
+    assert one_bit["refutes_heuristic"]
+    linear = run(capsys, f"{line} --example linear --json").json
+    assert linear["epsilon"] == linear["standard"] > one_bit["epsilon"]
+    assert "does not hold for chosen data" in " ".join(run(capsys, f"{line} --example linear").out.split())
+    zeroing = run(capsys, f"{line} --example zeroing --json").json
+    assert zeroing == run(capsys, f"{line} --regularizer 1 --json").json
+    # Where one bit is too little: q = 0.1, 100 steps, noise for ε = 8.
+    many = "counterexample --sample-rate 0.1 --noise-multiplier 0.936 --steps 100 --delta 1e-5 --example one-bit"
+    assert "not exceeded by one bit a step" in " ".join(run(capsys, many).out.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--regularizer 1.5", "--regularizer = 1.5 is not allowed: expected a number from 0 to 1"),
+        ("--regularizer -0.1", "--regularizer = -0.1"),
+        ("--example best", "--example = 'best'"),
+        ("--example linear --regularizer 0.5", "--regularizer = 0.5"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], options: str, words: str) -> None:
+    found = run(capsys, f"counterexample --sample-rate 0.1 --noise-multiplier 1 --steps 3 --delta 1e-6 {options}")
+    assert found.code == 2
+    assert words in found.err
+    assert len(found.err.strip().splitlines()) == 1

@@ -7,13 +7,14 @@ module                        what it gives
 :mod:`.last_iterate`          the Heuristic for the last model alone, exact for linear losses
 :mod:`.full_batch`            the full-batch baseline
 :mod:`.counterexamples`       losses for which the last-iterate heuristic is too small
+:mod:`.encoding`              data for which it is too small
 :mod:`.calibrate`             the smallest noise for a wanted ε
 ============================  ==========================================================================================
 
 dp-accounting is loaded only when a composition is computed.
 """
 
-from coalmine.accounting import calibrate, counterexamples, full_batch, last_iterate, standard
+from coalmine.accounting import calibrate, counterexamples, encoding, full_batch, last_iterate, standard
 from coalmine.accounting._common import Profile
 
-__all__ = ["Profile", "calibrate", "counterexamples", "full_batch", "last_iterate", "standard"]
+__all__ = ["Profile", "calibrate", "counterexamples", "encoding", "full_batch", "last_iterate", "standard"]

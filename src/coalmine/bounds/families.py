@@ -82,6 +82,10 @@ class Family(Protocol):
         """What the sup-test maximises: the evidence in a pair of rate limits, falling in both, free of θ."""
         ...
 
+    def evidence(self, alpha: Array, beta: Array) -> Array:
+        """The statistic at every pair of the ascending limits ``alpha`` and ``beta``, as a table that falls in both."""
+        ...
+
     def curve(self, theta: float) -> TradeOff:
         """f_θ for worlds that differ in k rows."""
         ...
@@ -207,6 +211,10 @@ class EpsilonDelta:
             two = np.log(np.maximum(1.0 - self.delta - alpha, tiny)) - np.log(np.maximum(beta, tiny))
         return np.asarray(np.maximum(one, two))
 
+    def evidence(self, alpha: Array, beta: Array) -> Array:
+        """See :class:`Family`."""
+        return self.statistic(alpha[:, None], beta[None, :])
+
     def curve(self, theta: float) -> TradeOff:
         """The curve of (kε, δ·(e^{kε} − 1)/(e^ε − 1))-DP: k rows, by group privacy."""
         if self.copies == 1:
@@ -271,6 +279,10 @@ class Gdp:
         """Φ⁻¹(1 − α) − Φ⁻¹(β), below 0 too."""
         with np.errstate(invalid="ignore"):
             return np.asarray(np.nan_to_num(-special.ndtri(alpha) - special.ndtri(beta), posinf=np.inf, neginf=-np.inf))
+
+    def evidence(self, alpha: Array, beta: Array) -> Array:
+        """See :class:`Family`."""
+        return self.statistic(alpha[:, None], beta[None, :])
 
     def curve(self, theta: float) -> TradeOff:
         """N(0, 1) against N(μ, 1)."""

@@ -85,7 +85,7 @@ def _evidence_table(family: Family, negatives: int, positives: int, inner_level:
     """g on the lattice of (false positives, false negatives): the family's statistic at inner rate limits."""
     alpha = lattice_limits(negatives, inner_level)
     beta = lattice_limits(positives, inner_level, fine=True)
-    return family.statistic(alpha[:, None], beta[None, :])
+    return family.evidence(alpha, beta)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -25,6 +25,10 @@ _WORDS = {
 }
 
 
+_QUICK_STEPS = 12
+"""Up to this many steps the regularised example is enumerated in no time."""
+
+
 def account(
     sample_rate: SampleRate,
     noise_multiplier: NoiseMultiplier,
@@ -51,11 +55,12 @@ def account(
     )
     entries = {name: _entry(analysis, mechanism) for name, analysis in _analyses(delta, epsilon).items()}
     proved = entries["standard"]
+    counter = _counterexamples(mechanism, delta) if entries["last_iterate"]["kind"] == "heuristic" else {}
     risk = {"advantage": advantage.of_mechanism(mechanism), "belief": belief.from_epsilon(proved["epsilon"])}
     if as_json:
-        print_json({**entries, **risk})
+        print_json({**entries, **risk, **({"counterexamples": counter} if counter else {})})
     else:
-        _show(mechanism, entries, "epsilon" if epsilon is None else "delta", **risk)
+        _show(mechanism, entries, "epsilon" if epsilon is None else "delta", counter=counter, **risk)
 
 
 def _analyses(delta: float | None, epsilon: float | None) -> dict[str, Callable[[DpSgd], Guarantee | Heuristic]]:
@@ -95,7 +100,13 @@ def _entry(analysis: Callable[[DpSgd], Guarantee | Heuristic], mechanism: DpSgd)
 
 
 def _show(
-    mechanism: DpSgd, entries: dict[str, dict[str, Any]], wanted: str, *, advantage: float, belief: float
+    mechanism: DpSgd,
+    entries: dict[str, dict[str, Any]],
+    wanted: str,
+    *,
+    counter: dict[str, dict[str, Any]],
+    advantage: float,
+    belief: float,
 ) -> None:
     """A table and a few sentences for people."""
     other = "delta" if wanted == "epsilon" else "epsilon"
@@ -121,11 +132,52 @@ def _show(
     if wanted in predicted:
         lines.append(
             f"Predicted, not promised: with only the last model released, {wanted} is usually near "
-            f"{_figure(predicted[wanted], wanted)}. A regulariser or adversarial data can make it too small; never "
-            "report it as a guarantee. 'coalmine counterexample' shows such a case."
+            f"{_figure(predicted[wanted], wanted)}. Never report it as a guarantee."
         )
+        lines += _distrust(counter)
     lines += [f"{name}: {entry['reason']}" for name, entry in entries.items() if entry["kind"] == "unsupported"]
     print_lines(lines)
+
+
+def _counterexamples(mechanism: DpSgd, delta: float | None) -> dict[str, dict[str, Any]]:
+    """The examples that can be computed at once for these very numbers: a regulariser, and data that is chosen."""
+    from coalmine.accounting import counterexamples, encoding
+    from coalmine.records import Relation, Sampling
+
+    if delta is None or mechanism.sampling is not Sampling.POISSON or mechanism.relation is not Relation.ADD_REMOVE:
+        return {}
+    found = [("regularizer 1", counterexamples.zeroing(mechanism, delta=delta))]
+    if mechanism.steps <= _QUICK_STEPS:
+        found.append(("regularizer 0.5", counterexamples.regularized(mechanism, regularizer=0.5, delta=delta)))
+    worst = max(found, key=lambda one: one[1].epsilon)
+    return {
+        "regularizer": {"example": worst[0], **worst[1].to_dict()},
+        "adversarial_data": {"example": "linear", **encoding.linear(mechanism, delta=delta).to_dict()},
+    }
+
+
+def _distrust(counter: dict[str, dict[str, Any]]) -> list[str]:
+    """When the heuristic is not to be trusted, with the example that shows it."""
+    if not counter:
+        return [
+            "Do not trust it where the training has a regulariser (weight decay too), or where others may choose part "
+            "of the data: 'coalmine counterexample' shows such cases."
+        ]
+    loss, chosen = counter["regularizer"], counter["adversarial_data"]
+    option = "zeroing" if loss["regularizer"] == 1.0 else "regularizer"
+    leaks = f"a linear loss with regulariser λ = {loss['regularizer']:g} leaks {number(loss['epsilon'])}"
+    return [
+        "Do not trust it where the training has a regulariser, weight decay included: "
+        + (
+            f"{leaks}, more than it says ('coalmine counterexample --example {option}')."
+            if loss["refutes_heuristic"]
+            else f"here {leaks}, which it covers, but other regularisers leak up to what is proved (last-iterate-2024, "
+            "Section 4.3; adversary pathological-regularizer)."
+        ),
+        "Do not trust it where others may choose part of the data: data that writes every step into the final model "
+        f"leaks as much as is proved, {number(chosen['epsilon'])} ('coalmine counterexample --example linear'; "
+        "adversary encoding).",
+    ]
 
 
 def _figure(value: float, wanted: str) -> str:

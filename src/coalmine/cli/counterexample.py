@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine import _validate
 from coalmine.cli._options import NoiseMultiplier, SampleRate, Steps
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from coalmine.accounting.counterexamples import Counterexample
+    from coalmine.accounting.encoding import Encoded
+    from coalmine.records import DpSgd
+
+_EXAMPLES = ("regularizer", "zeroing", "one-bit", "linear")
 
 
 def counterexample(
@@ -16,27 +24,51 @@ def counterexample(
     steps: Steps,
     delta: Annotated[float, typer.Option("--delta", help="δ, between 0 and 1.")],
     regularizer: Annotated[
-        float, typer.Option("--regularizer", help="λ: weight of the quadratic regulariser, 0 (none) to 1 (forget all).")
-    ] = 0.5,
+        float | None,
+        typer.Option("--regularizer", help="λ: weight of the quadratic regulariser, 0 (none) to 1 (forget all); 0.5."),
+    ] = None,
+    example: Annotated[
+        str,
+        typer.Option(
+            "--example",
+            help="regularizer (Section 4.2), zeroing (4.1: the regulariser with λ = 1), or data that writes the whole "
+            "training into the final model (4.4): linear, or one-bit as in the paper.",
+        ),
+    ] = "regularizer",
     as_json: Json = False,
 ) -> None:
-    """ε of a linear loss with a quadratic regulariser, beside the heuristic that assumes there is none."""
-    from coalmine.accounting import counterexamples
+    """ε of a loss, or of data, that the last-iterate heuristic does not foresee, beside the heuristic."""
+    from coalmine.accounting import counterexamples, encoding
     from coalmine.records import DpSgd
 
     mechanism = DpSgd(sample_rate=sample_rate, noise_multiplier=noise_multiplier, steps=steps)
-    example = counterexamples.regularized(mechanism, regularizer=regularizer, delta=delta)
+    _validate.choice("example", example, _EXAMPLES)
+    if regularizer is not None and example != "regularizer":
+        raise _validate.reject("regularizer", regularizer, f"none with example = {example!r}")
+    found: Counterexample | Encoded
+    if example in ("one-bit", "linear"):
+        found = (encoding.one_bit if example == "one-bit" else encoding.linear)(mechanism, delta=delta)
+    else:
+        weight = 1.0 if example == "zeroing" else 0.5 if regularizer is None else regularizer
+        found = counterexamples.regularized(mechanism, regularizer=weight, delta=delta)
     if as_json:
-        print_json(example.to_dict())
-        return
+        print_json(found.to_dict())
+    elif isinstance(found, encoding.Encoded):
+        _show_encoded(found)
+    else:
+        _show_regularized(found, mechanism)
+
+
+def _show_regularized(example: Counterexample, mechanism: DpSgd) -> None:
+    """The loss with a regulariser, and what it says of the heuristic."""
     shown = "this example leaks" if example.method == "exact" else "this example leaks at most"
     print_table(
-        f"Linear loss with regulariser λ = {regularizer:g}, at delta = {delta:g}",
+        f"Linear loss with regulariser λ = {example.regularizer:g}, at delta = {example.delta:g}",
         ("what", "epsilon"),
         [
             (shown, number(example.epsilon, 6)),
             ("the last-iterate heuristic says", number(example.heuristic, 6)),
-            (f"… at its largest over t ≤ {steps}", number(example.heuristic_worst, 6)),
+            (f"… at its largest over t ≤ {mechanism.steps}", number(example.heuristic_worst, 6)),
         ],
     )
     if example.method != "exact":
@@ -48,3 +80,25 @@ def counterexample(
     else:
         verdict = "Here the heuristic is not exceeded. Other regularisers or data may exceed it: it is not a guarantee."
     print_lines([verdict])
+
+
+def _show_encoded(found: Encoded) -> None:
+    """The encoding, and what it says of the heuristic."""
+    kept = "values" if found.threshold is None else f"bits, by a test at {found.threshold:g}"
+    print_table(
+        f"Data that keeps every step in the final model ({kept}), at delta = {found.delta:g}",
+        ("what", "epsilon"),
+        [
+            ("the final model leaks", number(found.epsilon, 6)),
+            ("the last-iterate heuristic says", number(found.heuristic, 6)),
+            ("the standard analysis promises at most", number(found.standard, 6)),
+        ],
+    )
+    print_lines(
+        [
+            "Here the heuristic is too small: it does not hold for chosen data, and is not a guarantee."
+            if found.refutes_heuristic
+            else "Here the heuristic is not exceeded by one bit a step. The linear form leaks all that the standard "
+            "analysis allows: --example linear."
+        ]
+    )

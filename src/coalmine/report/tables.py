@@ -94,7 +94,6 @@ def ladder(result: AuditResult) -> Table | None:
                 one.powers["access"],
                 one.powers["modification"],
                 one.powers["dataset"],
-                str(sum(one.bound.trials)),
                 f"{words.epsilon(one.bound)} (+{words.down(worth['proved'])})",
                 f"{words.epsilon(one.assumed)} (+{words.down(worth['assumed'])})" if one.assumed else "–",
             )
@@ -102,7 +101,7 @@ def ladder(result: AuditResult) -> Table | None:
         records.append(
             {"adversary": one.label, **one.powers, **found, "worth": worth["proved"], "worth_assumed": worth["assumed"]}
         )
-    columns = ("adversary", "what it adds", "sees", "changes", "other rows", "trials", "proved", _assumption(climbers))
+    columns = ("adversary", "what it adds", "sees", "changes", "other rows", "proved", _assumption(climbers))
     return Table(columns, tuple(rows), tuple(records))
 
 

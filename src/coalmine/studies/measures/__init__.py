@@ -55,12 +55,23 @@ class Measure:
 
 def find(name: str) -> Measure:
     """The measure of that name (imported only now: some need torch, others only theory)."""
-    from coalmine.studies.measures import accounting, beliefs, copies, evidence, promises
+    from coalmine.studies.measures import (
+        accounting,
+        beliefs,
+        copies,
+        evidence,
+        final_model,
+        last_iterate_theory,
+        promises,
+    )
 
     return {
         "accounting": accounting.MEASURE,
         "beliefs": beliefs.MEASURE,
         "copies": copies.MEASURE,
         "evidence": evidence.MEASURE,
+        "final-model": final_model.MEASURE,
+        "last-iterate-baselines": last_iterate_theory.BASELINES,
+        "last-iterate-ratio": last_iterate_theory.RATIO,
         "promises": promises.MEASURE,
     }[name]

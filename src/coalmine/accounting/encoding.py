@@ -1,0 +1,98 @@
+"""What data that writes the whole training into the final model reveals: last-iterate-2024, Section 4.4 and Appendix C.
+
+With chosen data one parameter a step holds what the step did, N(A_t, σ²) with A_t ~ Bernoulli(q) (see the adversary
+``encoding``). Kept as they are (``linear``), the T values are what one who sees every iterate has: the last iterate
+then leaks what the standard analysis says, and the heuristic means nothing. Kept as one bit each (``one_bit``, the
+paper's form), they leak less, and for large q·√T less than the heuristic: the paper's Figure 6 shows more than this
+form has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from coalmine import _validate, bits
+from coalmine.accounting import last_iterate, standard
+from coalmine.errors import UnsupportedError
+from coalmine.records import DpSgd, Relation, Sampling, plain
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """ε at δ of a final model that holds the whole training, beside the heuristic and the standard analysis.
+
+    ``threshold`` is the test of the one-bit form, in units of the clipping norm.
+    """
+
+    form: str
+    epsilon: float
+    delta: float
+    heuristic: float
+    standard: float
+    threshold: float | None = None
+
+    @property
+    def refutes_heuristic(self) -> bool:
+        """Whether such data leaks more than the heuristic says."""
+        return self.epsilon > self.heuristic + 1e-6
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "encoding", **plain(dataclasses.asdict(self)), "refutes_heuristic": self.refutes_heuristic}
+
+
+def one_bit(mechanism: DpSgd, *, delta: float, threshold: float | None = None, step: float = bits.TENTHS) -> Encoded:
+    """Each step kept as the bit [A_t + N(0, σ²) ≥ τ], in exact arithmetic (:mod:`coalmine.bits`).
+
+    Without a ``threshold`` the best multiple of ``step`` is taken.
+
+    >>> mechanism = DpSgd(sample_rate=0.1, noise_multiplier=0.611994, steps=10)
+    >>> found = one_bit(mechanism, delta=1e-5)
+    >>> found.threshold, round(found.epsilon, 3)
+    (2.5, 6.464)
+    """
+    delta = _check(mechanism, delta)
+    q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps
+    if threshold is None:
+        step = _validate.positive("step", step)
+        threshold, value = bits.best_threshold(
+            sample_rate=q, noise_multiplier=sigma, steps=steps, delta=delta, step=step
+        )
+    else:
+        threshold = _validate.between("threshold", threshold, -1e6, 1e6)
+        p0, p1 = bits.rates(threshold, sample_rate=q, noise_multiplier=sigma)
+        value = bits.epsilon(delta, p0=p0, p1=p1, bits=steps)
+    return _encoded("one-bit", mechanism, value=value, delta=delta, threshold=threshold)
+
+
+def linear(mechanism: DpSgd, *, delta: float) -> Encoded:
+    """Each step's value kept, with so large a gain that later noise is nothing to it: the standard analysis, tight.
+
+    >>> found = linear(DpSgd(sample_rate=0.1, noise_multiplier=0.611994, steps=10), delta=1e-5)
+    >>> round(found.epsilon, 2), round(found.heuristic, 2)
+    (8.0, 5.32)
+    """
+    delta = _check(mechanism, delta)
+    return _encoded("linear", mechanism, value=standard.epsilon(mechanism, delta=delta).epsilon, delta=delta)
+
+
+def _encoded(form: str, mechanism: DpSgd, *, value: float, delta: float, threshold: float | None = None) -> Encoded:
+    return Encoded(
+        form=form,
+        epsilon=value,
+        delta=delta,
+        heuristic=last_iterate.epsilon(mechanism, delta=delta).epsilon,
+        standard=standard.epsilon(mechanism, delta=delta).epsilon,
+        threshold=threshold,
+    )
+
+
+def _check(mechanism: DpSgd, delta: float) -> float:
+    _validate.instance("mechanism", mechanism, DpSgd)
+    if mechanism.sampling is not Sampling.POISSON or mechanism.relation is not Relation.ADD_REMOVE:
+        raise UnsupportedError(
+            "the counterexamples need sampling = 'poisson' and relation = 'add_remove', "
+            f"not '{mechanism.sampling.value}' and '{mechanism.relation.value}'"
+        )
+    return _validate.open_unit("delta", delta)

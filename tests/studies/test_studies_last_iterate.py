@@ -1,0 +1,69 @@
+"""The studies of last-iterate-2024: theory exactly, and small runs of the audits."""
+
+import dataclasses
+
+import pytest
+
+from coalmine.auditing import Nobody
+from coalmine.config import Execution
+from coalmine.store import Store
+from coalmine.studies import find
+from coalmine.studies.measures import Bench
+from coalmine.studies.run import run_cell
+
+
+@pytest.fixture
+def bench(tmp_path):
+    with Store.open(tmp_path / "trials.db") as store:
+        yield Bench(store=store, how=Execution(workers=1), watcher=Nobody())
+
+
+def run(name, cell, bench, *, trials=None):
+    study = find(f"last-iterate-2024/{name}")
+    scale = study.scale("quick")
+    if trials is not None:
+        scale = dataclasses.replace(scale, options={**scale.options, "trials": trials})
+    return run_cell(study, cell=study.cell(cell), scale=scale, bench=bench)
+
+
+def test_the_three_values_of_section_4_2(bench):
+    study = find("last-iterate-2024/section-4")
+    found = [run("section-4", cell.name, bench) for cell in study.cells]
+    assert [one.verdict for one in found] == ["matches"] * 3
+    assert [one.columns["exceeded"] for one in found] == ["no", "yes", "no"]
+
+
+def test_figure_5_exceeds_the_heuristic_by_about_three_per_cent_at_most(bench):
+    above = run("figure-5", "b,q=0.1,T=3", bench)
+    assert 1.0 < above.ours < 1.035
+    assert above.columns["exceeded"] == "yes"
+    below = run("figure-5", "b,q=0.5,T=3", bench)
+    assert below.ours < 1.0
+
+
+def test_figure_1_is_not_monotone(bench):
+    one, many = run("figure-1", "c,T=1", bench), run("figure-1", "c,T=100", bench)
+    assert many.ours < one.ours
+    assert many.columns["4.1 refutes"] == "yes"
+    assert one.columns["standard"] < many.columns["standard"]
+    full = [run("figure-1", f"a,T={steps}", bench).columns["full batch"] for steps in (1, 10, 100)]
+    assert full == pytest.approx([full[0]] * 3, abs=1e-6)  # panel a keeps the full-batch baseline where it is
+    assert run("figure-1", "b,T=100", bench).columns["standard"] == pytest.approx(10.0, abs=1e-3)
+
+
+def test_figure_3_reaches_the_heuristic(bench):
+    """20,000 scores at 95 %, seed fixed; the bound is what more trials make close."""
+    found = run("figure-3", "q=0.1,T=1000", bench, trials=20_000)
+    assert 0.9 < found.columns["share"] < 1.02
+    assert found.columns["guarantee"] == pytest.approx(8.0, abs=1e-3)
+    assert found.columns["accuracy"] is None
+    assert found.verdict == "no published value"
+
+
+def test_figure_6_linear_passes_the_heuristic_and_one_bit_does_not(bench):
+    linear = run("figure-6", "linear,q=0.1,T=100", bench, trials=20_000)
+    bit = run("figure-6", "one-bit,q=0.1,T=100", bench, trials=20_000)
+    assert linear.columns["heuristic"] < linear.ours < linear.columns["exact"]
+    assert linear.columns["exact"] == pytest.approx(8.0, abs=1e-3)
+    assert bit.columns["exact"] == pytest.approx(5.52, abs=0.05)
+    assert bit.columns["proved"] < bit.columns["exact"] < bit.columns["heuristic"]

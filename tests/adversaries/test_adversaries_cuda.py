@@ -1,0 +1,60 @@
+"""The ladder on a GPU: every adversary plays there, and the shortcut has the same law as on a CPU."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from coalmine.adversaries import Scene, adversary
+from coalmine.adversaries.shortcuts import WatermarkSteps
+from coalmine.training import Dataset, Glorot, Mlp, NasrCnn, TrainingConfig, train
+
+LADDER = ("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset")
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def scene(network, shape):
+    rng = np.random.default_rng(0)
+    rows = Dataset(rng.uniform(size=(80, *shape)).astype(np.float32), rng.integers(0, 10, size=80))
+    config = TrainingConfig(
+        steps=10, clip=1.0, noise_multiplier=0.8, learning_rate=0.3, sample_rate=0.2,
+        initialisation=Glorot(scale=0.0),
+    )  # fmt: skip
+    return Scene(base=rows, classes=10, network=network, training=config)
+
+
+@pytest.mark.parametrize("name", LADDER)
+@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+def test_every_adversary_plays_on_a_gpu(name, kind):
+    """The worlds are those of the CPU; scores are finite and the same in a second run."""
+    given = scene(Mlp(20, hidden=(8,), classes=10), (20,)) if kind == "mlp" else scene(
+        NasrCnn((1, 28, 28), classes=10), (1, 28, 28)
+    )  # fmt: skip
+    options = {"shadows": 2, "ascent_steps": 2} if "poison" in name else {}
+    attack = adversary(name, **options).craft(given)
+    found = [
+        train(
+            attack.network or given.network, neighbours=attack.neighbours, config=attack.training or given.training,
+            fingerprint="gpu", trials=range(24), worlds=np.arange(24) % 2, observer=attack.distinguisher, device="cuda",
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    assert found[0].succeeded.all()
+    np.testing.assert_array_equal(found[0].scores, found[1].scores)
+    assert np.unique(found[0].scores).size > 12
+
+
+@pytest.mark.parametrize(("rate", "sigma", "steps"), [(0.1, 0.8, 60), (256 / 60000, 0.6, 3000), (0.3, 0.1, 20)])
+def test_the_shortcut_has_the_same_law_on_a_gpu(rate, sigma, steps):
+    """Two-sample Kolmogorov-Smirnov; a right program fails with a chance below 4e-6. Blocks do not touch each other."""
+    shortcut = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=steps)
+    trials = np.arange(8000)
+    worlds = (trials % 2).astype(np.int8)
+    gpu = shortcut.scores(trials, worlds=worlds, fingerprint="law", device="cuda")
+    cpu = shortcut.scores(trials, worlds=worlds, fingerprint="law", device="cpu")
+    for world in (0, 1):
+        assert stats.ks_2samp(gpu[world::2], cpu[world::2]).pvalue > 1e-6
+    some = np.array([4001, 17, 16])
+    np.testing.assert_array_equal(
+        shortcut.scores(some, worlds=worlds[some], fingerprint="law", device="cuda"), gpu[some]
+    )

@@ -58,7 +58,8 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
                 taken = store.claim(name, waiting, limit=group.size)
                 if not taken:
                     break
-                waiting = [block for block in waiting if block not in set(taken)]
+                gone = set(taken)
+                waiting = [block for block in waiting if block not in gone]
                 flying[pool.submit(taken)] = taken
             if not flying:
                 waiting = _others(store, name, waiting, on_block)

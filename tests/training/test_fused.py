@@ -21,11 +21,16 @@ def _data(rows: int = 90, features: int = 21, classes: int = 3) -> Dataset:
 
 
 def _fused(network, config, neighbours, *, trials, worlds, fingerprint="a run"):
-    initial = torch.from_numpy(initial_parameters(network, config, fingerprint=fingerprint, trials=trials))
     return FusedStack(
         network, config=config, neighbours=neighbours, fingerprint=fingerprint, trials=trials, worlds=worlds,
-        initial=initial.to(device=DEVICE, dtype=torch.float32),
+        initial=_start(network, config, trials=trials, fingerprint=fingerprint).to(DEVICE).float(),
     )  # fmt: skip
+
+
+def _start(network, config, *, trials, fingerprint="a run"):
+    """Where the float64 path on a CPU starts."""
+    cpu = torch.device("cpu")
+    return initial_parameters(network, config, fingerprint=fingerprint, trials=trials, device=cpu, dtype=torch.float64)
 
 
 NETWORKS = [
@@ -50,9 +55,7 @@ def test_without_noise_it_computes_what_the_float64_path_computes(network, relat
                   worlds=worlds, device=torch.device("cpu"))  # fmt: skip
     exact.train(None)
     found = _fused(network, TrainingConfig(**shared), neighbours, trials=[0, 1, 2, 3], worlds=[0, 1, 0, 1]).run()
-    start = torch.from_numpy(
-        initial_parameters(network, TrainingConfig(**shared), fingerprint="a run", trials=[0, 1, 2, 3])
-    )
+    start = _start(network, TrainingConfig(**shared), trials=[0, 1, 2, 3])
     moved = (exact.parameters.double() - start).norm(dim=1)
     error = (found.double().cpu() - exact.parameters.double()).norm(dim=1) / moved
     assert error.max() < 1e-5
@@ -84,7 +87,7 @@ def test_a_clipped_gradient_never_exceeds_the_clip_whatever_the_products(network
         config = TrainingConfig(
             steps=1, clip=0.5, noise_multiplier=0.0, learning_rate=1.0, sampling="full", products=products
         )
-        start = initial_parameters(network, config, fingerprint="a run", trials=[seed])
+        start = _start(network, config, trials=[seed])
         moved = _fused(network, config, Neighbours(base), trials=[seed], worlds=[0]).run().double().cpu() - start
         lengths.append(float(moved.norm()))
     assert 0.49 < max(lengths) <= 0.5 * (1 + 1e-5)

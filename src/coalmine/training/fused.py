@@ -103,7 +103,6 @@ def train_fused(
 ) -> StackResult:
     """Train one stack with the fused kernels and show the models to the observer."""
     assert isinstance(network, Mlp | LogisticRegression)
-    start = initial_parameters(network, config, fingerprint=fingerprint, trials=trials.tolist())
     parameters = FusedStack(
         network,
         config=config,
@@ -111,7 +110,14 @@ def train_fused(
         fingerprint=fingerprint,
         trials=trials.tolist(),
         worlds=worlds.tolist(),
-        initial=torch.from_numpy(start.astype(np.float32)).to(device),
+        initial=initial_parameters(
+            network,
+            config,
+            fingerprint=fingerprint,
+            trials=trials.tolist(),
+            device=device,
+            dtype=torch.float32,
+        ),
     ).run()
     bad = torch.isnan((parameters * 0.0).sum(1)).cpu().numpy()
     return finish(

@@ -86,17 +86,28 @@ def example_floats(network: Network) -> int:
     return total
 
 
-def glorot(network: Network, *, scale: float, generator: np.random.Generator) -> NDArray[np.float64]:
-    """One parameter vector: weights N(0, scale²·2/(fan in + fan out)), the rest at its usual constant."""
-    parts: list[NDArray[np.float64]] = []
+def glorot_law(network: Network, *, scale: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Standard deviation and mean of each parameter at the start: weights have mean 0 and variance
+    scale²·2/(fan in + fan out), the rest is at its usual constant.
+
+    >>> [part.tolist() for part in glorot_law(LogisticRegression(1, classes=2), scale=1.5)]
+    [[1.224744871391589, 1.224744871391589, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    """
+    spreads, means = [np.zeros(0)], [np.zeros(0)]
     for layer in network.layers():
         for shape, fan, constant in zip(layer.shapes(), layer.fans(), constants(layer), strict=True):
-            if fan is None:
-                parts.append(np.array(np.broadcast_to(constant, (math.prod(shape),)), dtype=np.float64))
-            else:
-                spread = scale * math.sqrt(2.0 / (fan[0] + fan[1]))
-                parts.append(spread * generator.standard_normal(math.prod(shape)))
-    return np.concatenate(parts) if parts else np.zeros(0)
+            spread = 0.0 if fan is None else scale * math.sqrt(2.0 / (fan[0] + fan[1]))
+            spreads.append(np.full(math.prod(shape), spread))
+            means.append(np.array(np.broadcast_to(constant if fan is None else 0.0, (math.prod(shape),)), dtype=float))
+    return np.concatenate(spreads), np.concatenate(means)
+
+
+def glorot(network: Network, *, scale: float, generator: np.random.Generator) -> NDArray[np.float64]:
+    """One parameter vector drawn from :func:`glorot_law`."""
+    spread, start = glorot_law(network, scale=scale)
+    drawn = spread > 0.0
+    start[drawn] = spread[drawn] * generator.standard_normal(int(drawn.sum()))
+    return start
 
 
 def constants(layer: Layer) -> tuple[ArrayLike, ...]:

@@ -53,9 +53,16 @@ def make_noise(
         return compiled.CompiledNoise(fingerprint, trials)
     if device.type == "cpu":
         return CpuNoise(fingerprint, trials, size=size, steps=steps, dtype=dtype)
+    return gpu_noise(fingerprint, trials, size=size, device=device, dtype=dtype, purpose="noise")
+
+
+def gpu_noise(
+    fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device, dtype: torch.dtype, purpose: str
+) -> Noise:
+    """Standard normals on a GPU; each ``purpose`` has streams of its own."""
     if kernels is not None and dtype == torch.float32:
-        return KernelNoise(fingerprint, trials, size=size, device=device)
-    return CudaNoise(fingerprint, trials, size=size, device=device, dtype=dtype)
+        return KernelNoise(fingerprint, trials, size=size, device=device, purpose=purpose)
+    return CudaNoise(fingerprint, trials, size=size, device=device, dtype=dtype, purpose=purpose)
 
 
 class CudaNoise:
@@ -64,13 +71,20 @@ class CudaNoise:
     one_at_a_time = True
 
     def __init__(
-        self, fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device, dtype: torch.dtype
+        self,
+        fingerprint: str,
+        trials: Sequence[int],
+        *,
+        size: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        purpose: str,
     ) -> None:
         self._held = torch.empty(size, device=device, dtype=dtype)
         self._generators = []
         for trial in trials:
             generator = torch.Generator(device=device)
-            generator.manual_seed(seeds.key(fingerprint, purpose="noise", trial=trial) % 2**64)
+            generator.manual_seed(seeds.key(fingerprint, purpose=purpose, trial=trial) % 2**64)
             self._generators.append(generator)
 
     def add_to(self, gradient: Tensor, *, scale: float, part: slice = ALL) -> None:
@@ -84,8 +98,10 @@ class KernelNoise:
 
     one_at_a_time = False
 
-    def __init__(self, fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device) -> None:
-        keys = [seeds.key(fingerprint, purpose="noise", trial=trial) % 2**64 for trial in trials]
+    def __init__(
+        self, fingerprint: str, trials: Sequence[int], *, size: int, device: torch.device, purpose: str
+    ) -> None:
+        keys = [seeds.key(fingerprint, purpose=purpose, trial=trial) % 2**64 for trial in trials]
         self._keys = torch.from_numpy(np.array(keys, dtype=np.uint64).view(np.int64)).to(device)
         self._size, self._step = size, 0
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.layers import Run, Scratch
 from coalmine.training.models import BlackBox, StackedModels, padded
 from coalmine.training.modules import Opaque, PerExample
-from coalmine.training.noise import make_noise
+from coalmine.training.noise import gpu_noise, make_noise
 from coalmine.training.optimisers import Update
 from coalmine.training.pair import Pair, PairTerm
 
@@ -36,7 +35,6 @@ _TILE_BYTES = 2**19
 """Inputs of one tile: about half of a core's second-level cache."""
 _SMALL = 4096
 """Up to this many parameters, a canary's gradient is added for the whole stack at once."""
-_MANY = 256
 _CHECKS = 16
 """How often in a training the models are checked for numbers that are not finite."""
 
@@ -62,26 +60,46 @@ class StackResult:
 
 
 def initial_parameters(
-    network: networks.Network, config: TrainingConfig, *, fingerprint: str, trials: Sequence[int]
-) -> NDArray[np.float64]:
-    """Where each trial starts, ``[S, P]``: a function of (fingerprint, trial) alone."""
+    network: networks.Network,
+    config: TrainingConfig,
+    *,
+    fingerprint: str,
+    trials: Sequence[int],
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Tensor:
+    """Where each trial starts, ``[S, P]``: on one kind of device a function of (fingerprint, trial) alone.
+
+    A GPU draws starts of its own (thousands at once would take longer on the processor than their training here).
+    """
     start = config.initialisation
-    if isinstance(start, GivenWeights):
-        return np.repeat(start.values[None], len(trials), axis=0)
-    if start.fixed:
-        generator = seeds.generator(f"fixed start {start.seed}", purpose="initialisation", trial=0)
-        return np.repeat(networks.glorot(network, scale=1.0, generator=generator)[None], len(trials), axis=0)
-    scale = start.scale
-
-    def draw(trial: int) -> NDArray[np.float64]:
-        generator = seeds.generator(fingerprint, purpose="initialisation", trial=trial)
-        return networks.glorot(network, scale=scale, generator=generator)
-
-    if len(trials) < _MANY:
-        return np.stack([draw(trial) for trial in trials])
-    # A GPU takes thousands of starts at once; NumPy draws without the interpreter's lock, so threads help.
-    with ThreadPoolExecutor() as threads:
-        return np.stack(list(threads.map(draw, trials)))
+    if isinstance(start, GivenWeights) or start.fixed:
+        if isinstance(start, GivenWeights):
+            vector = start.values
+        else:
+            generator = seeds.generator(f"fixed start {start.seed}", purpose="initialisation", trial=0)
+            vector = networks.glorot(network, scale=1.0, generator=generator)
+        return torch.from_numpy(vector).to(device=device, dtype=dtype).expand(len(trials), -1)
+    if device.type == "cuda":
+        spread, mean = (
+            torch.from_numpy(part).to(device=device, dtype=dtype)
+            for part in networks.glorot_law(network, scale=start.scale)
+        )
+        drawn = torch.zeros((len(trials), spread.numel()), device=device, dtype=dtype)
+        normals = gpu_noise(
+            fingerprint, trials, size=spread.numel(), device=device, dtype=dtype, purpose="initialisation"
+        )
+        normals.add_to(drawn, scale=1.0)
+        return drawn.mul_(spread).add_(mean)
+    rows = [
+        networks.glorot(
+            network,
+            scale=start.scale,
+            generator=seeds.generator(fingerprint, purpose="initialisation", trial=trial),
+        )
+        for trial in trials
+    ]
+    return torch.from_numpy(np.stack(rows)).to(dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,9 +190,7 @@ class Stack:
         stride = padded(self.size)
         self.parameters = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
         self.gradient = torch.zeros((stack, stride), dtype=self.dtype, device=device)[:, : self.size]
-        self.parameters.copy_(
-            torch.from_numpy(initial_parameters(network, config, fingerprint=fingerprint, trials=numbers))
-        )
+        self.parameters.copy_(self._initial(numbers))
         self._shown, self._shown_gradient = self.parameters[: trials.size], self.gradient[: trials.size]
         self.batch = config.expected_batch(neighbours.base.rows)
         self.engine = make_engine(network, device=device, dtype=self.dtype)
@@ -206,8 +222,15 @@ class Stack:
         self._gradients: AdaptiveGradient | None = canary if _adaptive(canary, "gradients") else None  # type: ignore[assignment]
         self._fixed_gradient = self._clipped(canary.gradient) if isinstance(canary, GradientCanary) else None
 
-    def _initial(self) -> NDArray[np.float64]:
-        return initial_parameters(self.network, self.config, fingerprint=self.fingerprint, trials=self.trials.tolist())
+    def _initial(self, trials: Sequence[int]) -> Tensor:
+        return initial_parameters(
+            self.network,
+            self.config,
+            fingerprint=self.fingerprint,
+            trials=trials,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
     def _make_sums(self, table: CompiledTable) -> CompiledSums:
         """What computes the clipped sums of the whole stack in one call."""
@@ -462,8 +485,14 @@ def finish(
         return StackResult(None, failures)
 
     def initial() -> Tensor:
-        start = initial_parameters(network, config, fingerprint=fingerprint, trials=trials.tolist())
-        return torch.from_numpy(start).to(device=parameters.device, dtype=parameters.dtype)
+        return initial_parameters(
+            network,
+            config,
+            fingerprint=fingerprint,
+            trials=trials.tolist(),
+            device=parameters.device,
+            dtype=parameters.dtype,
+        )
 
     shown: BlackBox
     if observer.view == View.BLACK_BOX:

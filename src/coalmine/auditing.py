@@ -393,7 +393,7 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         relation=neighbours.relation,
         copies=neighbours.copies,
         mechanism=setting.mechanism,
-        view=who.threat.view,
+        view=played.attack.evidence,
     )
     beliefs = None
     if getattr(played.attack.distinguisher, "log_odds", False):

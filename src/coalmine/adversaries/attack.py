@@ -71,7 +71,8 @@ class Attack:
 
     An adversary that chooses the data set, or what is learnt from it, gives the ``network`` and the ``training`` that
     stand in for the scene's; clipping norm, noise, sampling rate and steps must stay those of the scene, because it is
-    their promise that is audited.
+    their promise that is audited. ``keeps_steps``: the final model holds what single steps did, so its scores are those
+    of one who saw them all, and no bound may read them as the last iterate of linear losses.
     """
 
     neighbours: Neighbours
@@ -80,6 +81,12 @@ class Attack:
     network: Network | None = None
     training: TrainingConfig | None = None
     shortcut: Shortcut | None = None
+    keeps_steps: bool = False
+
+    @property
+    def evidence(self) -> View:
+        """Whose evidence the scores are: the view under which bounds may read them."""
+        return View.ALL_ITERATES if self.keeps_steps else self.distinguisher.view
 
 
 @runtime_checkable

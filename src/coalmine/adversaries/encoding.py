@@ -96,6 +96,7 @@ class Encoding:
                 initialisation=GivenWeights(np.zeros(steps)),
             ),
             shortcut=EncodingShortcut(law=law),
+            keeps_steps=True,
             notes=(
                 f"{law.rows} repeaters, about {law.batch:.0f} in a step: never clipped, and every objective of theirs "
                 f"holds, but in one trial out of {1 / encoding_law.FAILURE:.0e}",

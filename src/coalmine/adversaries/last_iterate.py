@@ -32,7 +32,8 @@ class LastIterateGradient:
 
     ``data`` = "natural" leaves the data as it is. ``data`` = "zero-gradient" is the worst case: every other row has
     gradient 0, so that the score is Binomial(T, q) + N(0, σ²T) against N(0, σ²T) exactly (Theorem 1), nothing needs to
-    be trained, and the heuristic is tight. ``coordinate`` is drawn at random unless it is given.
+    be trained, and the heuristic is tight. ``coordinate`` is drawn at random unless it is given; a negative one
+    counts from the end (−1 is the last parameter, a bias of the output layer in most networks).
     """
 
     data: str = "natural"
@@ -50,7 +51,7 @@ class LastIterateGradient:
     def __post_init__(self) -> None:
         _validate.choice("data", self.data, ("natural", "zero-gradient"))
         if self.coordinate is not None:
-            _validate.integer("coordinate", self.coordinate, at_least=0)
+            _validate.integer("coordinate", self.coordinate, at_least=-(2**62))
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the coordinate; with zero-gradient data, say what is known about the score."""
@@ -61,6 +62,9 @@ class LastIterateGradient:
             if coordinate is None:
                 stream = seeds.generator(str(scene.seed), purpose="Dirac coordinate", trial=0)
                 coordinate = int(stream.integers(size))
+            elif not -size <= coordinate < size:
+                raise _validate.reject("coordinate", coordinate, f"a parameter of the model, at most {size - 1}")
+            coordinate %= size
             return Attack(
                 neighbours=Neighbours(scene.base, canary=dirac(scene, coordinate, size)),
                 distinguisher=Displacement(coordinate, unit=unit),
@@ -82,8 +86,6 @@ class LastIterateGradient:
 
 def dirac(scene: Scene, coordinate: int, size: int) -> GradientCanary:
     """Norm C on one coordinate."""
-    if coordinate >= size:
-        raise _validate.reject("coordinate", coordinate, f"a parameter of the model, at most {size - 1}")
     gradient = np.zeros(size)
     gradient[coordinate] = scene.training.clip
     return GradientCanary(gradient)

@@ -76,6 +76,7 @@ class PathologicalRegularizer:
                 dtype="float64",
             ),
             shortcut=law,
+            keeps_steps=True,
             notes=(
                 f"v = {v:.4g}: noise in a cell is at most {1 / math.sqrt(1 - v**-2):.4f} times that of one step",
                 "nothing is trained: the scores are drawn from the exact distribution of the final cells",

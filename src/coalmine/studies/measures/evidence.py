@@ -51,7 +51,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             relation=played.attack.neighbours.relation,
             copies=played.attack.neighbours.copies,
             mechanism=setting.mechanism,
-            view=played.attack.distinguisher.view,
+            view=played.attack.evidence,
         )
         for name, epsilon in _named(first, others):
             best[name] = max(best[name], epsilon)

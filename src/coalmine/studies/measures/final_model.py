@@ -32,9 +32,12 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     scores, mechanism = scores_of(played.trials), setting.mechanism
     assert mechanism is not None
     delta, confidence = settings.audit.delta, settings.audit.confidence
-    known = bounds.dpsgd
-    found = {
-        name: known(
+    found: dict[str, float | None] = {"if last iterate": None}
+    families = {"if DP-SGD": "standard"}
+    if not played.attack.keeps_steps:
+        families = {"if last iterate": "last_iterate", **families}
+    found |= {
+        name: bounds.dpsgd(
             scores,
             delta=delta,
             confidence=confidence,
@@ -44,12 +47,16 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             family=family,
             weigh="curves",
         ).epsilon
-        for name, family in (("if last iterate", "last_iterate"), ("if DP-SGD", "standard"))
+        for name, family in families.items()
     }
-    found["proved"] = bounds.lower_bound(scores, delta=delta, confidence=confidence).epsilon
+    proved = bounds.lower_bound(scores, delta=delta, confidence=confidence).epsilon
+    found["proved"] = proved
     guarantee = setting.guarantee.epsilon
     heuristic = math.nan if setting.heuristic is None else setting.heuristic.epsilon
     ours = found[study.options.get("ours", "if last iterate")]
+    known = found["if DP-SGD"]
+    assert ours is not None
+    assert known is not None
     return Measured(
         ours=ours,
         columns={
@@ -61,7 +68,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             "exact": _exact(mechanism, delta=delta, options=section.options) if section.name == "encoding" else None,
             "accuracy": played.accuracy,
         },
-        proved=max(found["proved"], found["if DP-SGD"]),
+        proved=max(proved, known),
         guarantee=guarantee if guarantee < math.inf else None,
         trials=len(played.trials),
         seconds=played.trials.elapsed,

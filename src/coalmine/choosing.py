@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
+from coalmine.accounting import standard
 from coalmine.auditing import Setting, prepare
 from coalmine.config import AuditConfig, Execution
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.identifiability import belief as beliefs
 from coalmine.identifiability import choose
 from coalmine.identifiability.choose import Point, Sweep
+from coalmine.records import DpSgd
 from coalmine.roles import Iterate, Queries, View
 from coalmine.training import Dataset, Neighbours, train
 
@@ -54,21 +56,22 @@ def sweep(
     setting = prepare(settings, data_dir=execution.data_dir if execution else None)
     if not setting.test.rows:
         raise UnsupportedError(f"data set {settings.data.name!r} has no test rows: its accuracy cannot be measured")
-    common = {
-        "delta": settings.audit.delta,
-        "steps": setting.training.steps,
-        "sample_rate": setting.sample_rate,
-    }
-    choice = (
-        choose.from_belief(belief, **common)  # type: ignore[arg-type]
-        if belief is not None
-        else choose.from_advantage(advantage, **common)  # type: ignore[arg-type]
-    )
-    wanted = {round(beliefs.half_to_one("grid", one), 6): None for one in grid}
-    choices = {choice.belief: choice}
-    for one in wanted:
+    delta, steps, rate = settings.audit.delta, setting.training.steps, setting.sample_rate
+
+    def for_belief(value: float) -> choose.Choice:
+        return choose.from_belief(value, delta=delta, steps=steps, sample_rate=rate)
+
+    if belief is not None:
+        choice = for_belief(belief)
+        asked = choice.belief
+    else:
+        assert advantage is not None
+        choice = choose.from_advantage(advantage, delta=delta, steps=steps, sample_rate=rate)
+        asked = _belief_at(choice.noise_multiplier["exact"], setting=setting)
+    choices = {asked: choice}
+    for one in grid:
         if all(abs(one - other) > 1e-6 for other in choices):
-            choices[one] = choose.from_belief(one, **common)  # type: ignore[arg-type]
+            choices[one] = for_belief(one)
     device = execution.device if execution else "cpu"
     points = []
     for one in sorted(choices):
@@ -79,7 +82,7 @@ def sweep(
         points.append(
             Point(
                 belief=one,
-                epsilon=choices[one].epsilon,
+                epsilon=beliefs.to_epsilon(one),
                 noise_multiplier=sigma,
                 advantage=choices[one].actual_advantage["exact"],
                 accuracy=float(shares.mean()),
@@ -88,15 +91,28 @@ def sweep(
         )
     free = accuracies(setting, noise_multiplier=0.0, trainings=trainings, device=device)
     return Sweep(
-        chosen=next(point for point in points if point.belief == choice.belief),
+        chosen=next(point for point in points if point.belief == asked),
         points=tuple(points),
         without_noise=float(free.mean()),
+        delta=delta,
+        steps=steps,
+        sample_rate=rate,
         trainings=trainings,
         test_rows=min(_TEST_ROWS, setting.test.rows),
         subject=f"{settings.data.name}, {setting.base.rows} rows, {settings.model.kind}",
         choice=choice,
-        **common,  # type: ignore[arg-type]
     )
+
+
+def _belief_at(sigma: float, *, setting: Setting) -> float:
+    """The belief that this noise limits: that of its exact ε at the config's δ."""
+    mechanism = DpSgd(
+        sample_rate=setting.sample_rate,
+        noise_multiplier=sigma,
+        steps=setting.training.steps,
+        sampling=setting.training.sampling,
+    )
+    return beliefs.from_epsilon(standard.epsilon(mechanism, delta=setting.config.audit.delta).epsilon)
 
 
 def accuracies(setting: Setting, *, noise_multiplier: float, trainings: int, device: str) -> NDArray[np.float64]:

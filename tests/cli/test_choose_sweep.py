@@ -7,6 +7,9 @@ import json
 import numpy as np
 import pytest
 from cli_runner import assert_refused, run
+from scipy import stats
+
+from coalmine import curves
 
 CONFIG = """
 [data]
@@ -54,6 +57,16 @@ def test_a_sweep_says_what_each_belief_costs(capsys, config, tmp_path):
     text = figure.read_text()
     assert "your choice" in text
     assert "tolerated belief" in text
+
+
+def test_a_point_of_an_advantage_stands_at_the_belief_of_its_noise(capsys, config):
+    found = run(capsys, f"choose --advantage 0.2 --config {config} --trainings 2 --json").json
+    chosen = found["sweep"]["chosen"]
+    mu = np.sqrt(8) / chosen["noise_multiplier"]
+    assert 2 * stats.norm.cdf(mu / 2) - 1 == pytest.approx(0.2, abs=1e-9)
+    epsilon = curves.gaussian_epsilon(mu, delta=0.01)
+    assert chosen["belief"] == pytest.approx(1 / (1 + np.exp(-epsilon)), rel=1e-9)
+    assert chosen["epsilon"] == pytest.approx(epsilon, rel=1e-9)
 
 
 def test_an_advantage_and_words_for_people(capsys, config):

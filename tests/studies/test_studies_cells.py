@@ -2,8 +2,10 @@
 
 import pytest
 
+from coalmine.accounting import standard
 from coalmine.adversaries import adversary
 from coalmine.errors import InvalidInputError
+from coalmine.records import DpSgd
 from coalmine.studies import Cell, Scale, find, measures, names
 from coalmine.studies.cells import _in_order
 from coalmine.studies.run import VERDICTS, verdict
@@ -50,6 +52,39 @@ def test_a_scale_may_change_the_config():
     assert (made.training.noise_multiplier, made.training.target_epsilon) == (3.0, None)
     assert made.audit.trials == 10
     assert "steps" not in cell.tree["training"]
+
+
+def test_variants_go_by_the_name_of_a_cell():
+    """Each ε of nasr-2021 has its own noise multipliers, with the steps that reach it."""
+    study = find("nasr-2021/figure-5")
+    audits = measures.find(study.measure).audits(study, study.cell("MNIST,epsilon=4"), study.scale("paper"))
+    assert [(one.training.noise_multiplier, one.training.steps) for one in audits] == [
+        (0.5, 58), (0.6, 1184), (0.9, 18112),
+    ]  # fmt: skip
+    assert [section.options["statistic"] for section in audits[0].adversary] == ["mean", "max"]
+    (quick,) = measures.find(study.measure).audits(study, study.cell("digits,epsilon=4"), study.scale("quick"))
+    assert (quick.training.target_epsilon, quick.data.name) == (4.0, "digits")
+
+
+@pytest.mark.parametrize(("sigma", "steps", "epsilon"), [(0.6, 39, 2.0), (1.0, 541, 2.0)])
+def test_the_steps_of_a_variant_reach_its_epsilon(sigma, steps, epsilon):
+    """With about 1 % more steps the target is exceeded: MNIST's and the Purchase-like rate."""
+    rate = 256 / (60000 if steps == 39 else 18000)
+    for factor, within in ((1.0, True), (1.05, False)):
+        mechanism = DpSgd(sample_rate=rate, noise_multiplier=sigma, steps=round(steps * factor))
+        assert (standard.epsilon(mechanism, delta=1e-5).epsilon <= epsilon) is within
+
+
+def test_three_analyses_side_by_side():
+    """Figure 10: Rényi DP is never below PLD, and both are what the accountant says."""
+    study = find("nasr-2021/figure-10")
+    cell = study.cell("noise multiplier=2")
+    found = measures.find(study.measure).measure(study, cell, study.scale("paper"), None)
+    mechanism = DpSgd(sample_rate=256 / 60000, noise_multiplier=2.0, steps=14062)
+    assert found.columns["PLD"] == standard.epsilon(mechanism, delta=1e-5).epsilon
+    assert found.ours == found.columns["RDP"] == standard.epsilon(mechanism, delta=1e-5, analysis="rdp").epsilon
+    assert found.columns["PLD"] < found.columns["RDP"]
+    assert found.columns["GDP"] == pytest.approx(found.columns["PLD"], rel=0.02)
 
 
 def test_a_tolerance_may_be_a_share():

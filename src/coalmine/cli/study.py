@@ -144,7 +144,8 @@ def show_results(found: Study, results: Sequence[CellResult], *, explained: Mapp
             [[one.cell, *(_number(one.row().get(name)) for name in columns)] for one in results],
         )
     seconds, trials = sum(one.seconds for one in results), sum(one.trials for one in results)
-    spent = [f"{trials} trials, {seconds:.0f} seconds of work (all cores together)."] if trials else []
+    speed = f"{trials / seconds:,.0f} trials a second of it" if seconds > 0.0 else "all of it stored before"
+    spent = [f"{trials} trials, {seconds:.0f} seconds of work (all cores together), {speed}."] if trials else []
     print_lines([*(f"{name}: {words}." for name, words in explained.items()), *spent, found.citation, *found.notes])
 
 

@@ -1,0 +1,52 @@
+"""The adversaries of the final model in a whole audit."""
+
+import pytest
+
+import coalmine
+from coalmine.config import Execution
+from coalmine.errors import UnsupportedError
+
+
+def settings(*adversaries, **training):
+    return {
+        "data": {"name": "digits", "rows_per_class": 20},
+        "model": {"kind": "logistic"},
+        "training": {"steps": 12, "sample_rate": 0.1, "noise_multiplier": 0.8, **training},
+        "audit": {"trials": 400, "delta": 1e-3, "confidence": 0.9},
+        "adversary": list(adversaries),
+    }
+
+
+def test_bounds_read_each_score_as_what_it_is(tmp_path):
+    result = coalmine.audit(
+        settings(
+            {"name": "encoding"},
+            {"name": "last-iterate-gradient", "data": "zero-gradient"},
+        ),
+        store=tmp_path / "trials.db",
+        execution=Execution(workers=1),
+    )
+    for one in result.adversaries:
+        assert one.view == "final_model"
+        assert one.failed == 0
+        families = [" ".join(bound.assumptions) for bound in one.others if bound.method == "dpsgd"]
+        assert any("every iterate" in words for words in families)
+        # A record of every step is no last iterate of a linear loss.
+        assert any("last iterate" in words for words in families) == (one.name != "encoding")
+    assert result.verdict == "consistent"
+    encoding, gradient = result.adversaries[:2]
+    known = [max(b.epsilon for b in one.others if b.method == "dpsgd") for one in (encoding, gradient)]
+    assert known[0] > known[1]  # seed fixed
+
+
+@pytest.mark.parametrize(
+    ("section", "training", "words"),
+    [
+        ({"name": "encoding"}, {"steps": 700}, "700 steps do not fit a model of 650 parameters"),
+        ({"name": "encoding", "batch_size": 5.0, "form": "one-bit"}, {}, "would be clipped"),
+        ({"name": "encoding"}, {"momentum": 0.9}, "plain SGD"),
+    ],
+)
+def test_what_does_not_fit_is_found_before_any_training(tmp_path, section, training, words):
+    with pytest.raises((coalmine.errors.InvalidInputError, UnsupportedError), match=words):
+        coalmine.audit(settings(section, **training), store=tmp_path / "trials.db", execution=Execution(workers=1))

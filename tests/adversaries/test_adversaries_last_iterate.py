@@ -25,6 +25,7 @@ from coalmine.training import (
     train,
 )
 
+LOCAL = {"noise_scale": "local", "sampling": "full", "sample_rate": None}
 NAMES = ("last-iterate-gradient", "last-iterate-input", "hidden-state", "encoding", "pathological-regularizer")
 
 
@@ -317,6 +318,8 @@ def test_bad_options_are_named(name, options, words):
         ("encoding", {"threshold": 100.0, "form": "one-bit"}, {}, "threshold = 100.0"),
         ("encoding", {}, {"steps": 1000}, "1000 steps do not fit a model of 27 parameters"),
         ("encoding", {}, {"optimiser": Sgd(momentum=0.9)}, "plain SGD"),
+        ("encoding", {}, LOCAL, "made for one example"),
+        ("last-iterate-gradient", {"data": "zero-gradient"}, LOCAL, "made for one example"),
         ("encoding", {}, {"learning_rate": 0.0}, "learning_rate = 0.0"),
         ("encoding", {}, {"noise_multiplier": 0.0}, "needs noise"),
         ("pathological-regularizer", {}, {"steps": 1000}, "1000 steps do not fit a model of 27 parameters"),

@@ -19,6 +19,11 @@ def unit(scene: Scene, *, rows: int | None = None) -> float:
     training = scene.training
     if training.learning_rate == 0.0:
         raise _validate.reject("learning_rate", 0.0, "a number above 0: with 0 the final model holds nothing")
+    if training.noise_scale == "local":
+        raise UnsupportedError(
+            "noise scaled to the local sensitivity is made for one example, and the canary is a gradient: use the "
+            "clipping norm (noise_scale = 'clip'), or another adversary"
+        )
     batch = training.expected_batch(scene.base.rows) if rows is None else rows * scene.sample_rate
     return -training.learning_rate * training.clip / batch
 

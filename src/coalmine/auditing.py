@@ -213,6 +213,8 @@ def audit(
 def _load(section: config.DataSection, data_dir: str | None) -> data.DataSet:
     """The data of the config; studies ask for the same data many times."""
     loaded = data.load(section.name, data_dir=data_dir)
+    if section.standardize:
+        loaded = data.standardize(loaded)
     if section.classes is None and section.rows_per_class is None and section.rows is None:
         return loaded
     return data.subset(loaded, classes=section.classes, per_class=section.rows_per_class, rows=section.rows)

@@ -34,9 +34,10 @@ class _Section(BaseModel):
 
 
 class DataSection(_Section):
-    """Which data, and which part of it."""
+    """Which data, and which part of it; ``standardize`` brings features that are numbers to mean 0 and variance 1."""
 
     name: str = "digits"
+    standardize: bool = False
     classes: tuple[Whole, ...] | None = None
     rows_per_class: Count | None = None
     rows: Count | None = None

@@ -1,12 +1,13 @@
 """Data sets that need no files, the record, the subset."""
 
+import dataclasses
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from coalmine.data import DataSet, load, names, status, subset, verify
+from coalmine.data import DataSet, load, names, standardize, status, subset, verify
 from coalmine.errors import CoalmineError, DataError, InvalidInputError
 
 
@@ -176,3 +177,18 @@ def test_importing_the_rooms_loads_none_of_the_heavy_packages():
         "print([m for m in ('torch', 'sklearn', 'pooch', 'PIL', 'dp_accounting', 'scipy') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_standardize_moves_numbers_and_leaves_indicators():
+    x = np.array([[0.0, 2.0, 7.0], [1.0, 4.0, 7.0], [1.0, 9.0, 7.0]], dtype=np.float32)
+    made = standardize(
+        dataclasses.replace(
+            tiny(), x_train=x, y_train=np.array([0, 1, 0]), x_test=x[:1], y_test=np.array([1]), classes=2,
+            image_shape=None,
+        )
+    )  # fmt: skip
+    np.testing.assert_array_equal(made.x_train[:, 0], x[:, 0])
+    assert made.x_train[:, 1].mean() == pytest.approx(0.0, abs=1e-6)
+    assert made.x_train[:, 1].std() == pytest.approx(1.0, abs=1e-6)
+    np.testing.assert_array_equal(made.x_train[:, 2], 0.0)
+    np.testing.assert_array_equal(made.x_test[0], made.x_train[0])

@@ -16,6 +16,7 @@ from coalmine.training import (
     Adam,
     AlikeRows,
     Dataset,
+    Glorot,
     LogisticRegression,
     Mlp,
     Sgd,
@@ -192,6 +193,18 @@ def test_the_dirac_canary_counts_its_uses():
     assert (world0 == 0.0).all()
     np.testing.assert_allclose(world1, world1.round(), atol=1e-4)
     assert abs(world1.mean() - 15.0) < 6.0 * math.sqrt(50 * 0.21 / 100)  # six standard errors
+
+
+def test_a_first_model_that_is_not_known_is_noise():
+    """The paper's test reads the final model alone: with one fixed start nothing changes but a constant."""
+    where = scene(initialisation=Glorot(scale=0.0))
+    attacks = [adversary("last-iterate-gradient", coordinate=1, start=s).craft(where) for s in ("known", "unknown")]
+    known, unknown = (np.concatenate(play(where, attack, trials=40)) for attack in attacks)
+    np.testing.assert_allclose(unknown - known, (unknown - known)[0], atol=1e-4)
+    drawn = scene(initialisation=Glorot(scale=50.0), learning_rate=1e-3)
+    attacks = [adversary("last-iterate-gradient", coordinate=1, start=s).craft(drawn) for s in ("known", "unknown")]
+    spreads = [np.std(play(drawn, attack, trials=200)[0]) for attack in attacks]
+    assert spreads[1] > 100 * spreads[0]
 
 
 def test_the_dirac_canary_on_natural_data_is_a_valid_gradient():

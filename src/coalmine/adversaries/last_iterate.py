@@ -33,11 +33,14 @@ class LastIterateGradient:
     ``data`` = "natural" leaves the data as it is. ``data`` = "zero-gradient" is the worst case: every other row has
     gradient 0, so that the score is Binomial(T, q) + N(0, σ²T) against N(0, σ²T) exactly (Theorem 1), nothing needs to
     be trained, and the heuristic is tight. ``coordinate`` is drawn at random unless it is given; a negative one
-    counts from the end (−1 is the last parameter, a bias of the output layer in most networks).
+    counts from the end (−1 is the last parameter, a bias of the output layer in most networks). The first model does
+    not depend on the data, so whoever trains knows it (``start`` = "known") and it is taken off; with "unknown" the
+    score is the coordinate of the final model alone, as in the paper, and random first weights hide the canary.
     """
 
     data: str = "natural"
     coordinate: int | None = None
+    start: str = "known"
 
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=View.FINAL_MODEL,
@@ -50,6 +53,9 @@ class LastIterateGradient:
 
     def __post_init__(self) -> None:
         _validate.choice("data", self.data, ("natural", "zero-gradient"))
+        _validate.choice("start", self.start, ("known", "unknown"))
+        if self.start == "unknown" and self.data != "natural":
+            raise _validate.reject("start", self.start, "'known' with data = 'zero-gradient': nothing is trained there")
         if self.coordinate is not None:
             _validate.integer("coordinate", self.coordinate, at_least=-(2**62))
 
@@ -67,8 +73,10 @@ class LastIterateGradient:
             coordinate %= size
             return Attack(
                 neighbours=Neighbours(scene.base, canary=dirac(scene, coordinate, size)),
-                distinguisher=Displacement(coordinate, unit=unit),
-                notes=(f"the canary's gradient is C on coordinate {coordinate} of {size}",),
+                distinguisher=Displacement(coordinate, unit=unit, known=self.start == "known"),
+                notes=(
+                    f"the canary's gradient is C on coordinate {coordinate} of {size}; the first model is {self.start}",
+                ),
             )
         if self.coordinate is not None:
             raise _validate.reject("coordinate", self.coordinate, "none with data = 'zero-gradient': there is only one")

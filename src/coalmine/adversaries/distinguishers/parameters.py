@@ -26,16 +26,19 @@ class _FinalModel:
 class Displacement(_FinalModel):
     """(θ_T − θ_0)_j / unit: the inner product with a canary that is not zero at coordinate j alone, up to scale.
 
-    ``unit`` is what one use of the canary adds to the coordinate, sign included, so a use counts 1.
+    ``unit`` is what one use of the canary adds to the coordinate, sign included, so a use counts 1. With ``known``
+    false the first model is not taken off: its random weights are then noise.
     """
 
-    def __init__(self, coordinate: int, *, unit: float) -> None:
-        self._coordinate, self._unit = coordinate, unit
+    def __init__(self, coordinate: int, *, unit: float, known: bool = True) -> None:
+        self._coordinate, self._unit, self._known = coordinate, unit, known
 
     def finish(self, models: Models) -> NDArray[np.float64]:
         """Scores of the stack."""
         column = slice(self._coordinate, self._coordinate + 1)
-        moved = _float64(models.parameters[:, column]) - _float64(models.initial_parameters[:, column])
+        moved = _float64(models.parameters[:, column])
+        if self._known:
+            moved = moved - _float64(models.initial_parameters[:, column])
         return moved[:, 0] / self._unit
 
 

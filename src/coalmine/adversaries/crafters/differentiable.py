@@ -68,9 +68,10 @@ def for_each_model(function: Callable[[Tensor], tuple[Tensor, ...]], models: Ten
     """A function of a stack ``[S, P]``, so called that what a model gets does not depend on the others.
 
     On a CPU the models take turns, each from memory of its own, because alignment and shape can change the last bits
-    of a product. On a GPU one call does them all.
+    of a product. On a GPU one call does them all, by algorithms that sum in the same order every time.
     """
     if models.device.type != "cpu":
-        return function(models)
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            return function(models)
     results = [function(vector.clone().unsqueeze(0)) for vector in models.unbind(0)]
     return tuple(torch.cat(parts) for parts in zip(*results, strict=True))

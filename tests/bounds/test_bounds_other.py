@@ -139,12 +139,12 @@ def test_one_grid_step_outweighs_the_accountants_rounding(q, sigma, steps):
     # rounded up, by a sixteenth of the error of the coarse one.
     from dp_accounting.pld import privacy_loss_distribution
 
-    from coalmine.accounting import standard
+    from coalmine.accounting import _losses, standard
     from coalmine.bounds.dpsgd import _epsilon
 
     mechanism = DpSgd(sample_rate=q, noise_multiplier=sigma, steps=steps)
     fine = privacy_loss_distribution.from_gaussian_mechanism(
-        sigma, sampling_prob=q, value_discretization_interval=standard._interval(mechanism) / 4
+        sigma, sampling_prob=q, value_discretization_interval=_losses._interval(mechanism) / 4
     ).self_compose(steps)
     finer = fine.get_epsilon_for_delta(1e-5)
     coarse = standard.epsilon(mechanism, delta=1e-5).epsilon

@@ -7,7 +7,6 @@ central-limit approximation; it can be too small, so it is a :class:`~coalmine.r
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from coalmine import _validate, curves
+from coalmine.accounting import _losses
 from coalmine.accounting._common import Profile, gaussian_steps_mu, sensitivity
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling
@@ -51,7 +51,7 @@ def epsilon(mechanism: DpSgd, *, delta: float, analysis: str = "pld") -> Guarant
     elif mechanism.sample_rate == 1.0:
         value = curves.gaussian_epsilon(gaussian_steps_mu(mechanism), delta=delta)
     elif delta > 2.0 * _rounding(mechanism):
-        value = float(_pld(mechanism).get_epsilon_for_delta(delta - _rounding(mechanism)))
+        value = float(_losses.composed(mechanism).get_epsilon_for_delta(delta - _rounding(mechanism)))
     else:
         value, note = _too_small_for_pld(mechanism, delta)
     return _guarantee(mechanism, value, delta, analysis, note)
@@ -76,7 +76,7 @@ def delta(mechanism: DpSgd, *, epsilon: float, analysis: str = "pld") -> Guarant
     elif mechanism.sample_rate == 1.0:
         value = curves.gaussian_delta(gaussian_steps_mu(mechanism), epsilon=epsilon)
     else:
-        value = float(_pld(mechanism).get_delta_for_epsilon(epsilon)) + _rounding(mechanism)
+        value = float(_losses.composed(mechanism).get_delta_for_epsilon(epsilon)) + _rounding(mechanism)
     return _guarantee(mechanism, epsilon, min(1.0, max(0.0, value)), analysis, ())
 
 
@@ -134,67 +134,15 @@ def profile(mechanism: DpSgd, *, points: int = 256, delta_floor: float = 1e-15, 
     elif mechanism.sample_rate == 1.0:
         mu = gaussian_steps_mu(mechanism)
     else:
-        composed = _pld(mechanism, coarser)
+        composed = _losses.composed(mechanism, coarser)
         floor = max(delta_floor, 2.0 * _rounding(mechanism), 1e-13)
         top = min(float(composed.get_epsilon_for_delta(floor)), Profile.LARGEST_EPSILON)
         epsilons = np.linspace(0.0, top, points)
-        deltas = np.asarray(composed.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
-        return Profile(epsilons=epsilons, deltas=np.clip(deltas + _rounding(mechanism), 0.0, 1.0))
+        deltas = _losses.deltas(composed, epsilons) + _rounding(mechanism)
+        return Profile(epsilons=epsilons, deltas=np.clip(deltas, 0.0, 1.0))
     top = min(curves.gaussian_epsilon(mu, delta=delta_floor), Profile.LARGEST_EPSILON)
     epsilons = np.linspace(0.0, top, points)
     return Profile(epsilons=epsilons, deltas=np.array([curves.gaussian_delta(mu, epsilon=float(e)) for e in epsilons]))
-
-
-@functools.lru_cache(maxsize=8)
-def _pld(mechanism: DpSgd, coarser: float = 1.0) -> Any:
-    """The composed privacy loss distribution of Poisson-sampled DP-SGD, 0 < q < 1, rounded to the safe side."""
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import privacy_loss_distribution
-
-    relation = (
-        NeighboringRelation.REPLACE_ONE
-        if mechanism.relation is Relation.REPLACE
-        else NeighboringRelation.ADD_OR_REMOVE_ONE
-    )
-    interval = coarser * _interval(mechanism)
-    step = privacy_loss_distribution.from_gaussian_mechanism(
-        mechanism.noise_multiplier,
-        sampling_prob=mechanism.sample_rate,
-        value_discretization_interval=interval,
-        neighboring_relation=relation,
-    )
-    if mechanism.steps < 1000 or _largest_loss(mechanism) > 1500.0 * interval:
-        return step.self_compose(mechanism.steps)
-    # With few points the library computes points^steps as a whole number, which takes minutes: ten steps come first.
-    tens, rest = divmod(mechanism.steps, 10)
-    composed = step.self_compose(10, 0.0).self_compose(tens)
-    return composed.compose(step.self_compose(rest, 0.0)) if rest else composed
-
-
-def _interval(mechanism: DpSgd) -> float:
-    """How finely privacy losses are discretised: a hundredth of one step's typical loss, as far as memory allows.
-
-    Any interval gives a valid bound (losses are rounded up). A finer one gives a tighter bound and costs more; past
-    10⁵ steps it is made coarser again, for the library then adds up rounding noise of the far tail, always upwards.
-    One step gets at most 200 000 points and the composition about two million.
-    """
-    q, sigma = mechanism.sample_rate, mechanism.noise_multiplier
-    shift = sensitivity(mechanism.relation) / sigma
-    largest = _largest_loss(mechanism)
-    spread = math.sqrt(q * (shift**2 + shift**4 / 4.0))
-    if shift < 20.0:
-        spread = min(spread, q * math.sqrt(math.expm1(shift**2)))
-    share = min(0.05, 0.01 * max(1.0, math.sqrt(mechanism.steps / 1e5)))
-    wanted = min(1e-3, share * q * shift)
-    # One step's probabilities are differences of numbers near 1, over the interval: noise of about 1e-16 in each point.
-    noise = math.sqrt(mechanism.steps * max(1e-20, 1e-17 * largest))
-    return max(wanted, noise, largest / 2e5, 20.0 * math.sqrt(mechanism.steps) * spread / 2e6)
-
-
-def _largest_loss(mechanism: DpSgd) -> float:
-    """The largest loss of one step that is kept, ten standard deviations out."""
-    q, shift = mechanism.sample_rate, sensitivity(mechanism.relation) / mechanism.noise_multiplier
-    return float(np.logaddexp(math.log1p(-q), math.log(q) + 10.0 * shift + shift * shift / 2.0))
 
 
 def _rdp_accountant(mechanism: DpSgd) -> Any:

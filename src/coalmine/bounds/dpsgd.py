@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds._row_minima import reached
+from coalmine.bounds.families import Gdp
 from coalmine.curves import TradeOff
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Relation, Sampling
@@ -182,27 +184,27 @@ class DpSgdNoise:
         return float(_largest(refuted, start, self.size))
 
     def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
-        """See :class:`~coalmine.bounds.families.Family`: bisection that drops all that is decided.
+        """See :class:`~coalmine.bounds.families.Family`: bisection that drops all rows that are decided.
 
         A row's minimum is below θ when one of its pairs does not refute θ. With more than ``rank`` such rows the
-        answer is below θ and the pairs that refute θ drop out; otherwise it is at least θ and those rows do.
+        answer is below θ and the other rows drop out; otherwise it is at least θ and those rows do.
         """
-        start = self._near(float(np.partition(self.statistic(alpha, beta).min(axis=1), rank)[rank]))
-        rows = np.broadcast_to(np.arange(alpha.shape[0])[:, None], alpha.shape).ravel()
-        a, b = alpha.ravel(), beta.ravel()
+        gaussian = Gdp(delta=self.delta)  # where its answer is, ours is not far
+        start = self._near(gaussian.rank_of_row_minima(alpha, beta, rank))
+        a, b = alpha, beta
         decided = 0
 
         def at_least(theta: int) -> bool:
-            nonlocal rows, a, b, decided
-            below = ~(b < self.curve(theta)(a))
-            low_rows = np.unique(rows[below])
-            if decided + low_rows.size > rank:
-                rows, a, b = rows[below], a[below], b[below]
-                return False
-            decided += low_rows.size
-            keep = ~np.isin(rows, low_rows)
-            rows, a, b = rows[keep], a[keep], b[keep]
-            return True
+            nonlocal a, b, decided
+            low_rows = reached(self.curve(theta), a, b).any(axis=1)
+            count = decided + int(low_rows.sum())
+            if count > rank:
+                keep = low_rows
+            else:
+                keep, decided = ~low_rows, count
+            if not keep.all():
+                a, b = a[keep], b[keep]
+            return count <= rank
 
         return float(_largest(at_least, start, self.size))
 

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds._row_minima import rank_of_row_minima, reached
 from coalmine.curves import EpsilonDeltaCurve, GaussianCurve, TradeOff, gaussian_epsilon, largest_true
 
 Array = NDArray[np.float64]
@@ -182,19 +183,19 @@ class EpsilonDelta:
     def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
         """See :class:`Family`."""
         if self.copies == 1 or self.delta == 0.0:
-            return _rank_of_row_minima(self.critical(alpha, beta), rank)
+            return rank_of_row_minima(self.critical, self.curve, alpha, beta, rank)
         # Solving for ε in every entry is slow; asking the curve whether an entry lies below a given ε is not. With
         # δ = 0 every critical ε is at least as large, so that the search has an upper end.
         high = EpsilonDelta(delta=0.0, copies=self.copies).rank_of_row_minima(alpha, beta, rank)
         low, below = 0.0, 0
         while high - low > 1e-12 * high:
             middle = 0.5 * (low + high)
-            reached = (beta >= self.curve(middle)(alpha)).any(axis=1)
-            count = below + int(reached.sum())
+            lower = reached(self.curve(middle), alpha, beta).any(axis=1)
+            count = below + int(lower.sum())
             if count > rank:
-                high, keep = middle, reached
+                high, keep = middle, lower
             else:
-                low, below, keep = middle, count, ~reached
+                low, below, keep = middle, count, ~lower
             if not keep.all():
                 alpha, beta = alpha[keep], beta[keep]
         return low
@@ -269,7 +270,7 @@ class Gdp:
 
     def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
         """See :class:`Family`."""
-        return _rank_of_row_minima(self.critical(alpha, beta), rank)
+        return rank_of_row_minima(self.critical, self.curve, alpha, beta, rank)
 
     def search(self, holds: Callable[[float], bool]) -> float:
         """See :class:`Family`."""
@@ -307,8 +308,3 @@ def _search(holds: Callable[[float], bool]) -> float:
             return high
         high *= 2.0
     return largest_true(holds, 0.0, high, relative=1e-12)
-
-
-def _rank_of_row_minima(values: Array, rank: int) -> float:
-    """The value of rank ``rank`` among the row minima."""
-    return float(np.partition(values.min(axis=1), rank)[rank])

@@ -32,6 +32,7 @@ Array = NDArray[np.float64]
 
 _LARGEST_TABLE = 30_000_000  # simulated numbers kept at once: 240 MB
 _CEILING_NODES = 4000
+_CHUNK = 1 << 17  # simulated numbers drawn at once: 1 MB
 
 
 def simulations_for(level: float, negatives: int, *, rule: Sup) -> int:
@@ -59,11 +60,25 @@ def simulations_for(level: float, negatives: int, *, rule: Sup) -> int:
     return copies - 1
 
 
-def _order_statistics(rng: np.random.Generator, simulations: int, total: int, ranks: NDArray[np.int64]) -> Array:
-    """Uniform order statistics at the given ranks (1 … total): partial sums of gamma spacings over their total."""
-    gaps = np.diff(np.concatenate([[0], ranks, [total + 1]]))
-    sums = np.cumsum(rng.standard_gamma(gaps.astype(np.float64), size=(simulations, gaps.size)), axis=1)
-    return np.asarray(sums[:, :-1] / sums[:, -1:])
+def _order_statistics(
+    rng: np.random.Generator, simulations: int, total: int, ranks: NDArray[np.int64], columns: NDArray[np.int64]
+) -> Array:
+    """Uniform order statistics at the given ranks (1 … total): partial sums of gamma spacings over their total.
+
+    Column j of the result is that of rank ``ranks[columns[j]]``; ``len(ranks)`` stands for 1. A few rows are drawn at a
+    time, because memory that is still in the cache is several times as quick.
+    """
+    gaps = np.diff(np.concatenate([[0], ranks, [total + 1]])).astype(np.float64)
+    table = np.empty((simulations, columns.size))
+    rows = max(1, _CHUNK // gaps.size)
+    for start in range(0, simulations, rows):
+        part = table[start : start + rows]
+        sums = rng.standard_gamma(gaps, size=(part.shape[0], gaps.size))
+        np.cumsum(sums, axis=1, out=sums)
+        sums /= sums[:, -1:].copy()
+        np.take(sums, columns, axis=1, out=part, mode="clip")  # any other mode makes a copy first
+    table.flags.writeable = False  # it is kept and handed out again
+    return table
 
 
 @functools.lru_cache(maxsize=2)
@@ -71,13 +86,18 @@ def _world0(negatives: int, simulations: int, seed: int) -> Array:
     """W_(i+1) for every position i, one row a copy; position n0 is the threshold −∞, with α = 1."""
     rng = np.random.default_rng([0x5C0A0, seed, negatives, simulations])
     ranks = lattice(negatives)[:-1] + 1
-    return np.column_stack([_order_statistics(rng, simulations, negatives, ranks), np.ones(simulations)])
+    return _order_statistics(rng, simulations, negatives, ranks, np.arange(ranks.size + 1))
 
 
-def _world1(positives: int, simulations: int, seed: int, ranks: NDArray[np.int64]) -> Array:
-    """V at the given ranks, one row a copy: the law is that of a whole sample looked at in those ranks alone."""
+@functools.lru_cache(maxsize=1)
+def _world1(positives: int, simulations: int, seed: int, wanted: tuple[int, ...]) -> Array:
+    """V at the wanted ranks, one row a copy: the law is that of a whole sample looked at in those ranks alone.
+
+    The last one is kept: families with the same statistic ask for the same ranks.
+    """
     rng = np.random.default_rng([0x5C0A1, seed, positives, simulations])
-    return _order_statistics(rng, simulations, positives, ranks)
+    ranks, columns = np.unique(np.array(wanted, dtype=np.int64), return_inverse=True)
+    return _order_statistics(rng, simulations, positives, ranks, columns)
 
 
 @functools.lru_cache(maxsize=8)
@@ -96,9 +116,10 @@ def _refuted(family: Family, negatives: int, positives: int, simulations: int, s
     if np.any(reached == table.shape[1]):
         return 0.0  # some position reaches s whatever happens in world 1: nothing can be rejected
     rows = np.flatnonzero(reached)
-    ranks, columns = np.unique(lattice(positives, fine=True)[reached[rows]], return_inverse=True)
-    alpha = _world0(negatives, simulations, seed)[:, rows]
-    return family.rank_of_row_minima(alpha, _world1(positives, simulations, seed, ranks)[:, columns], rank)
+    alpha = _world0(negatives, simulations, seed)
+    alpha = alpha[:, : rows.size] if rows[-1] == rows.size - 1 else alpha[:, rows]  # a view where there are no gaps
+    beta = _world1(positives, simulations, seed, tuple(lattice(positives, fine=True)[reached[rows]].tolist()))
+    return family.rank_of_row_minima(alpha, beta, rank)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -153,7 +174,7 @@ def simulate(family: Family, curve: TradeOff, negatives: int, positives: int, *,
     """Simulated copies of S when the scores reach the trade-off curve ``curve``."""
     table = _evidence_table(family, negatives, positives, family.inner_level)
     wrong = curve(_world0(negatives, simulations, seed))
-    later = _world1(positives, simulations, seed, lattice(positives, fine=True)[1:])
+    later = _world1(positives, simulations, seed, tuple(lattice(positives, fine=True)[1:].tolist()))
     positions = np.arange(table.shape[0])
     return np.array(
         [table[positions, np.searchsorted(later[b], wrong[b], side="right")].max() for b in range(simulations)]

@@ -139,7 +139,8 @@ def test_noise_is_standard_and_independent_over_places_steps_and_trials(size, dt
         assert not wide[:, size:].any()
         drawn.append((wide[:, :size] / 2.0).cpu().double().numpy())
     z = np.stack(drawn)  # [steps, trials, size]
-    # Two million float32 values coincide here and there (about 2^26 of them share the mass); a repeated stream would halve them.
+    # Two million float32 values coincide here and there (about 2^26 of them share the mass); a repeated stream would
+    # halve them.
     assert len(np.unique(z[:, :50])) > 0.95 * z[:, :50].size
     # Fixed seeds; a right program fails each of these with probability below 1e-7.
     assert stats.kstest(z.ravel()[:200_000], stats.norm.cdf).pvalue > 1e-7

@@ -59,7 +59,7 @@ def test_the_noise_is_that_of_the_belief():
         epsilon = (orders * mu**2 / 2 + math.log(1 / delta) / (orders - 1)).min()
         assert epsilon == pytest.approx(special.logit(0.9), rel=1e-6)
         assert training.noise_scale == ("local" if "LS" in cell.name else "clip")
-        assert (settings.audit.trials, training.steps, training.clip, training.learning_rate) == (1000, 30, 3.0, 0.005)
+        assert (settings.audit.trials, training.steps, training.clip, training.learning_rate) == (4000, 30, 3.0, 0.005)
         assert delta == (0.01 if cell.name.startswith("MNIST") else 0.001)
     assert study.cell("MNIST,LS B").published == 0.24
     assert study.cell("Adult,GS B").published == 0.13

@@ -401,7 +401,6 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
     if getattr(played.attack.distinguisher, "log_odds", False):
         beliefs = beliefs_of(
             played.trials,
-            scores=scores,
             relation=neighbours.relation,
             training=setting.training,
             sample_rate=setting.sample_rate,

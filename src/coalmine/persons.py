@@ -15,10 +15,18 @@ from coalmine.store import Trials
 from coalmine.training import TrainingConfig
 
 
+def log_odds_of(trials: Trials) -> Scores:
+    """The log-odds of both worlds. A training that failed says nothing, so it leaves the adversary at even odds.
+
+    A bound counts it with the lowest score instead; read as log-odds, that would be the surest belief of all.
+    """
+    odds = np.where(np.isfinite(trials.score), trials.score, 0.0)
+    return Scores(odds[trials.world == 0], odds[trials.world == 1])
+
+
 def beliefs_of(
     trials: Trials,
     *,
-    scores: Scores,
     relation: Relation,
     training: TrainingConfig,
     sample_rate: float,
@@ -39,16 +47,17 @@ def beliefs_of(
         relation=Relation.ADD_REMOVE if local else relation,
     )
     epsilon = standard.epsilon(mechanism, delta=delta).epsilon
-    full = training.sampling is Sampling.FULL
+    distances = _finite(trials.columns[DISTANCE]) if training.sampling is Sampling.FULL else np.empty(0)
+    losses = (_finite(trials.in_world(0, column=LOSS)), _finite(trials.in_world(1, column=LOSS)))
     return estimates.summary(
-        scores,
+        log_odds_of(trials),
         epsilon=epsilon,
         delta=delta,
         relation=relation,
         promised=not local,
         expected=belief.exceedance(mechanism, epsilon=epsilon) if epsilon < math.inf else None,
-        distances=_finite(trials.columns[DISTANCE]) if full else None,
-        losses=(_finite(trials.in_world(0, column=LOSS)), _finite(trials.in_world(1, column=LOSS))),
+        distances=distances if distances.size else None,
+        losses=losses if min(len(world) for world in losses) >= 2 else None,
         confidence=confidence,
     )
 

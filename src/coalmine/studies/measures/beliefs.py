@@ -21,7 +21,7 @@ from coalmine.config import AuditConfig, parse
 from coalmine.identifiability import advantage, estimates
 from coalmine.identifiability import belief as beliefs
 from coalmine.identifiability.sensitivity import global_sensitivity
-from coalmine.persons import beliefs_of
+from coalmine.persons import beliefs_of, log_odds_of
 from coalmine.records import DpSgd, Sampling
 from coalmine.studies.cells import Cell, Scale, Study, overlay
 from coalmine.studies.measures import Bench, Measure, Measured
@@ -63,24 +63,23 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     (settings,) = audits(study, cell, scale)
     setting = prepare(settings, data_dir=bench.how.data_dir)
     played = play_adversary(setting, settings.adversary[0], store=bench.store, how=bench.how, watcher=bench.watcher)
-    scores, trials = scores_of(played.trials), played.trials
+    scores, odds, trials = scores_of(played.trials), log_odds_of(played.trials), played.trials
     relation, delta = played.attack.neighbours.relation, settings.audit.delta
     epsilon = beliefs.to_epsilon(cell.tree["belief"])
     # The beliefs are held against the ρβ that was asked for, as in the paper.
     found = dataclasses.replace(
         beliefs_of(
             trials,
-            scores=scores,
             relation=relation,
             training=setting.training,
             sample_rate=setting.sample_rate,
             delta=delta,
             confidence=settings.audit.confidence,
         ),
-        exceeded=estimates.exceeded(scores, epsilon=epsilon, confidence=settings.audit.confidence),
+        exceeded=estimates.exceeded(odds, epsilon=epsilon, confidence=settings.audit.confidence),
     )
     by_method = {one.method: one.epsilon for one in found.estimates}
-    right = special.expit(estimates.right_log_odds(scores))
+    right = special.expit(estimates.right_log_odds(odds))
     local = _sensitivities(trials.columns, cell.tree.get("step"))
     # Between these two worlds no ε above that of Gaussian steps with one unit of sensitivity is possible.
     pair = DpSgd(

@@ -117,3 +117,37 @@ def test_unknown_names():
         find("jagielski-2020/table-22")
     with pytest.raises(InvalidInputError, match="did you mean"):
         find("jagielski-2020/table-2").cell("sigma=1.55,init=0,clip=3")
+
+
+def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(tmp_path, monkeypatch):
+    """Little noise promises much, much noise little: a bound between the two is INVALID if the second one gives it."""
+    from coalmine import bounds
+    from coalmine.auditing import Nobody
+    from coalmine.config import Execution
+    from coalmine.records import Counts
+    from coalmine.store import Store
+    from coalmine.studies import Bench, Cell, Scale, Study, run_cell
+    from coalmine.studies.measures import evidence
+
+    tree = {
+        "data": {"name": "synthetic", "rows": 20}, "model": {"kind": "logistic"},
+        "training": {"steps": 1, "sampling": "full"}, "audit": {"trials": 16},
+        "adversary": [{"name": "malicious-dataset"}],
+    }  # fmt: skip
+    variants = [{"training": {"noise_multiplier": sigma}} for sigma in (0.2, 50.0)]
+    cell, scale = Cell(name="one", tree=tree, published=None), Scale(tolerance=0.1, options={"variants": variants})
+    study = Study(
+        name="a/b", title="t", citation="c", quantity="q", measure="evidence", notes=(), cells=(cell,),
+        scales={"quick": scale},
+    )  # fmt: skip
+    with Store.open(tmp_path / "a.db") as store:
+        bench = Bench(store=store, how=Execution(workers=1), watcher=Nobody())
+        assert run_cell(study, cell=cell, scale=scale, bench=bench).verdict == "no published value"
+        perfect = Counts(false_positives=0, negatives=1000, false_negatives=0, positives=1000)
+        wrong = bounds.clopper_pearson(perfect, delta=1e-5, confidence=0.99)
+        assert wrong.epsilon < 10.0
+        monkeypatch.setattr(evidence, "prove", lambda *_, **__: (wrong, ()))
+        found = run_cell(study, cell=cell, scale=scale, bench=bench)
+    assert found.guarantee is not None
+    assert found.guarantee < 1.0
+    assert found.verdict == "INVALID"

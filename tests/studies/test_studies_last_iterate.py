@@ -7,7 +7,7 @@ import pytest
 from coalmine.auditing import Nobody
 from coalmine.config import Execution
 from coalmine.store import Store
-from coalmine.studies import find
+from coalmine.studies import Cell, Scale, Study, find
 from coalmine.studies.measures import Bench
 from coalmine.studies.run import run_cell
 
@@ -16,6 +16,24 @@ from coalmine.studies.run import run_cell
 def bench(tmp_path):
     with Store.open(tmp_path / "trials.db") as store:
         yield Bench(store=store, how=Execution(workers=1), watcher=Nobody())
+
+
+def tiny(adversary, **training):
+    tree = {
+        "data": {"name": "synthetic", "rows": 40},
+        "model": {"kind": "logistic"},
+        "training": {
+            "steps": 3, "sampling": "full", "noise_multiplier": 0.3, "learning_rate": 1.0, "initialization": 0.0,
+            **training,
+        },
+        "audit": {"delta": 1e-5, "confidence": 0.95, "trials": 200},
+        "adversary": [adversary],
+    }  # fmt: skip
+    return Study(
+        name="a/b", title="t", citation="c", quantity="q", measure="final-model", notes=(),
+        cells=(Cell(name="one", tree=tree, published=None),), scales={"quick": Scale(tolerance=0.1)},
+        options={"ours": "proved"},
+    )  # fmt: skip
 
 
 def run(name, cell, bench, *, trials=None):
@@ -67,3 +85,20 @@ def test_figure_6_linear_passes_the_heuristic_and_one_bit_does_not(bench):
     assert linear.columns["exact"] == pytest.approx(8.0, abs=1e-3)
     assert bit.columns["exact"] == pytest.approx(5.52, abs=0.05)
     assert bit.columns["proved"] < bit.columns["exact"] < bit.columns["heuristic"]
+
+
+def test_bounds_of_several_copies_are_per_row(bench):
+    """Four copies with little noise, told apart without an error: read as one row, the bound would be four times ε."""
+    found = {}
+    for copies in (1, 4):
+        study = tiny({"name": "clipbkd", "copies": copies, "norm": 50.0})
+        found[copies] = run_cell(study, cell=study.cells[0], scale=study.scale("quick"), bench=bench).columns
+    for name in ("proved", "if DP-SGD"):
+        assert 0.0 < found[4][name] < 0.5 * found[1][name]
+
+
+def test_one_who_sees_every_step_is_not_read_as_a_last_iterate(bench):
+    study = tiny({"name": "malicious-dataset"})
+    columns = run_cell(study, cell=study.cells[0], scale=study.scale("quick"), bench=bench).columns
+    assert columns["if last iterate"] is None
+    assert columns["if DP-SGD"] > 0.0

@@ -7,9 +7,10 @@ import math
 
 from coalmine import bounds
 from coalmine.accounting import encoding
-from coalmine.auditing import play_adversary, prepare, scores_of
+from coalmine.auditing import distance, play_adversary, prepare, scores_of
 from coalmine.config import AuditConfig
 from coalmine.records import DpSgd
+from coalmine.roles import View
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
 
@@ -32,15 +33,18 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     scores, mechanism = scores_of(played.trials), setting.mechanism
     assert mechanism is not None
     delta, confidence = settings.audit.delta, settings.audit.confidence
+    neighbours = played.attack.neighbours
+    rows = distance(neighbours.relation, neighbours.copies)
     found: dict[str, float | None] = {"if last iterate": None}
     families = {"if DP-SGD": "standard"}
-    if not played.attack.keeps_steps:
+    if played.attack.evidence is not View.ALL_ITERATES:
         families = {"if last iterate": "last_iterate", **families}
     found |= {
         name: bounds.dpsgd(
             scores,
             delta=delta,
             confidence=confidence,
+            copies=rows,
             sample_rate=mechanism.sample_rate,
             steps=mechanism.steps,
             sampling=mechanism.sampling,
@@ -49,7 +53,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         ).epsilon
         for name, family in families.items()
     }
-    proved = bounds.lower_bound(scores, delta=delta, confidence=confidence).epsilon
+    proved = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows).epsilon
     found["proved"] = proved
     guarantee = setting.guarantee.epsilon
     heuristic = math.nan if setting.heuristic is None else setting.heuristic.epsilon

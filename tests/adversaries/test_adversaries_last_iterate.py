@@ -27,6 +27,7 @@ from coalmine.training import (
 )
 
 LOCAL = {"noise_scale": "local", "sampling": "full", "sample_rate": None}
+SHUFFLE = {"sampling": "shuffle", "sample_rate": None, "batch_size": 25}
 NAMES = ("last-iterate-gradient", "last-iterate-input", "hidden-state", "encoding", "pathological-regularizer")
 
 
@@ -340,6 +341,9 @@ def test_bad_options_are_named(name, options, words):
         ("pathological-regularizer", {}, {"optimiser": Adam()}, "plain SGD"),
         ("last-iterate-gradient", {"data": "zero-gradient"}, {"regulariser": 2.0}, "from 0 to 1"),
         ("last-iterate-gradient", {"data": "zero-gradient"}, {"optimiser": Adam()}, "made for SGD"),
+        ("last-iterate-gradient", {"data": "zero-gradient"}, SHUFFLE, "needs poisson or full"),
+        ("encoding", {}, SHUFFLE, "poisson or full"),
+        ("pathological-regularizer", {}, SHUFFLE, "poisson or full"),
         ("last-iterate-gradient", {"data": "zero-gradient", "coordinate": 0}, {}, "coordinate = 0"),
         ("last-iterate-gradient", {"coordinate": 27}, {}, "coordinate = 27"),
         ("last-iterate-gradient", {"coordinate": -28}, {}, "coordinate = -28"),

@@ -122,6 +122,18 @@ def test_the_shortcut_has_the_law_of_training_and_judging(pairs):
     assert stats.ks_2samp(short[::2], short[1::2]).pvalue < 1e-100
 
 
+def test_shuffled_batches_take_the_long_road():
+    """Each row once an epoch is no Binomial(T, q): in 30 steps, 6 an epoch, the canary is used 5 times, always."""
+    given = scene(sampling="shuffle", sample_rate=None, batch_size=10, noise_multiplier=0.0)
+    attack = adversary("malicious-dataset").craft(given)
+    assert attack.shortcut is None
+    found = train(
+        attack.network, neighbours=attack.neighbours, config=attack.training, fingerprint="deck", trials=range(8),
+        worlds=[1] * 8, observer=attack.distinguisher,
+    ).scores  # fmt: skip
+    assert np.ptp(found) < 1e-6 * abs(found[0])
+
+
 @pytest.mark.usefixtures("road")
 @pytest.mark.parametrize(("rate", "sigma", "steps", "at"), [(0.1, 0.8, 100, 1.5), (256 / 60000, 0.7, 3000, 1.0)])
 def test_the_scores_have_the_privacy_profile_of_the_accountant(rate, sigma, steps, at):

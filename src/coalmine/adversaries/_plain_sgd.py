@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from coalmine import _validate
 from coalmine.adversaries.attack import Scene
 from coalmine.errors import UnsupportedError
+from coalmine.records import Sampling
 from coalmine.training import Sgd
 
 
@@ -43,6 +44,10 @@ def weights(scene: Scene) -> NDArray[np.float64]:
     it goes on growing towards 1/(1 − β).
     """
     training = scene.training
+    if training.sampling is Sampling.SHUFFLE:
+        raise UnsupportedError(
+            "zero-gradient data needs poisson or full sampling: shuffled batches are not independent"
+        )
     if not isinstance(training.optimiser, Sgd) or callable(training.regulariser):
         raise UnsupportedError(
             f"zero-gradient data is made for SGD with a quadratic regulariser, not for {training.optimiser}"

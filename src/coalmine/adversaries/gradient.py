@@ -11,6 +11,7 @@ from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters.watermark import Watermark, check_size, check_watermark, signs
 from coalmine.adversaries.distinguishers.watermark import Mechanism, WatermarkRatio
 from coalmine.adversaries.shortcuts import WatermarkSteps
+from coalmine.records import Sampling
 from coalmine.training import Glorot, GradientCanary, Neighbours, Sgd, Vector, ZeroGradients
 
 
@@ -107,7 +108,8 @@ class MaliciousDataset:
             ),
             network=network,
             training=training,
-            shortcut=WatermarkSteps(
-                sample_rate=scene.sample_rate, sigma=training.noise_multiplier, steps=training.steps
-            ),
+            # Shuffled batches use the canary once an epoch: no law of independent draws fits them, so they are trained.
+            shortcut=None
+            if training.sampling is Sampling.SHUFFLE
+            else WatermarkSteps(sample_rate=scene.sample_rate, sigma=training.noise_multiplier, steps=training.steps),
         )

@@ -32,13 +32,16 @@ def test_the_check_can_fail(cells):
 
 def test_every_mechanism_and_rule_is_there(cells):
     mechanisms = {cell.mechanism for cell in cells}
-    assert len(mechanisms) == 11
+    assert len(mechanisms) == 14
     methods = {cell.method for cell in cells}
     for name in ("sup", "given", "holdout", "bonferroni", "dkw", "optimistic"):
         assert f"clopper_pearson, {name}" in methods
         assert f"gdp, {name}" in methods
         assert f"dpsgd (standard), {name}" in methods
         assert f"dpsgd (last iterate), {name}" in methods
+    for name in ("sup", "holdout"):
+        assert f"dpsgd (standard, own curves), {name}" in methods
+        assert f"dpsgd (last iterate, own curves), {name}" in methods
     assert {"anytime, given", "bayesian, given"} <= methods
     assert any(cell.standing == coverage.OUTSIDE for cell in cells)
 

@@ -82,7 +82,9 @@ def _families(known: Known) -> Iterator[tuple[str, Family, str]]:
             analysis=known.analysis,
             octave=64,
         )
-        yield f"dpsgd ({known.analysis.replace('_', ' ')})", family, WITHIN
+        words = known.analysis.replace("_", " ")
+        yield f"dpsgd ({words})", family, WITHIN
+        yield f"dpsgd ({words}, own curves)", dataclasses.replace(family, weigh="curves"), WITHIN
 
 
 def _good_threshold(known: Known, family: Family, trials: int) -> float:
@@ -165,9 +167,13 @@ def _trial_cells(known: Known, trials: int, repetitions: int) -> Iterator[Cell]:
 
         statistics = np.array([sup.observed(family, scores)[0] for scores in audits])
         yield cell("sup", _sup_thetas(family, statistics, trials, known.epsilon), standing)
+        if isinstance(family, DpSgdNoise) and family.weigh == "curves":  # other rules do not weigh thresholds
+            rules = (HoldOut(),)
         for rule in rules:
             thetas = np.array([refuted_theta(scores, rule, LEVEL, family)[0] for scores in audits])
             yield cell(rule.name, thetas, standing)
+        if len(rules) == 1:
+            continue
         optimistic = np.array([refuted_theta(scores, None, LEVEL, family)[0] for scores in audits])
         yield cell("optimistic", optimistic, ESTIMATE)
         if method == "clopper_pearson":
@@ -329,7 +335,10 @@ Level {level:g}: a bound may exceed the true ε in at most {percent:g} % of audi
 a cell: {repetitions};
 half as many for one run, at most 300 for the Bayesian estimate. Scores are those that distinguish the two worlds best.
 "given" is a threshold fixed beforehand on a pilot of its own, four times as large. The anytime bound is looked at 40
-times, and a miss at any look counts. The noise grid of `dpsgd` has 64 steps to an octave here (512 in the tool).
+times, and a miss at any look counts. The noise grid of `dpsgd` has 64 steps to an octave here (512 in the tool);
+"own curves" is its `weigh="curves"`, which changes only how `sup` and `holdout` compare thresholds.
+With a canary that is rarely drawn, the few audits that miss are far off: a mean of bound/ε near 1 is then no sign of
+many misses.
 
 A method marked *outside its assumption* is run where its assumption is false, to show what happens; *an estimate* is
 not a bound, and its miss rate shows why.

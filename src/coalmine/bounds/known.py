@@ -22,6 +22,9 @@ LAPLACE = 1.0
 MU = 1.0
 SUBSAMPLED = DpSgd(sample_rate=0.2, noise_multiplier=1.5, steps=20)
 LAST_ITERATE = DpSgd(sample_rate=0.05, noise_multiplier=0.8, steps=200)
+# Canaries that are rarely drawn: most trials of world 1 look like world 0, and few trials carry all the evidence.
+RARE = DpSgd(sample_rate=0.01, noise_multiplier=0.6, steps=50)
+RARE_LAST = DpSgd(sample_rate=0.01, noise_multiplier=0.3, steps=10)
 PAIR_DELTA = 0.01
 MIXTURE_SHARE, MIXTURE_RATIO = 0.5, 3.83
 
@@ -61,19 +64,30 @@ def _gaussian(rng: np.random.Generator, world: int, n: int) -> Array:
     return rng.standard_normal(n) + MU * world
 
 
-def _subsampled(rng: np.random.Generator, world: int, n: int) -> Array:
-    q, sigma, steps = SUBSAMPLED.sample_rate, SUBSAMPLED.noise_multiplier, SUBSAMPLED.steps
-    seen = sigma * rng.standard_normal((n, steps))
-    if world:
-        seen += rng.random((n, steps)) < q
-    ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2.0 * seen - 1.0) / (2.0 * sigma**2))
-    return np.asarray(ratio.sum(axis=1))
+def _every_step(mechanism: DpSgd) -> Sampler:
+    """The log likelihood ratio of all steps of DP-SGD."""
+    q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps
+
+    def sample(rng: np.random.Generator, world: int, n: int) -> Array:
+        seen = sigma * rng.standard_normal((n, steps))
+        if world:
+            seen += rng.random((n, steps)) < q
+        ratio = np.logaddexp(math.log1p(-q), math.log(q) + (2.0 * seen - 1.0) / (2.0 * sigma**2))
+        return np.asarray(ratio.sum(axis=1))
+
+    return sample
 
 
-def _last_iterate(rng: np.random.Generator, world: int, n: int) -> Array:
-    steps = LAST_ITERATE.steps
-    noise = LAST_ITERATE.noise_multiplier * math.sqrt(steps) * rng.standard_normal(n)
-    return noise + (rng.binomial(steps, LAST_ITERATE.sample_rate, n) if world else 0)
+def _last_iterate(mechanism: DpSgd, *, whole: bool = False) -> Sampler:
+    """The last iterate of linear losses; ``whole`` numbers keep less of it and make ties."""
+    steps = mechanism.steps
+
+    def sample(rng: np.random.Generator, world: int, n: int) -> Array:
+        noise = mechanism.noise_multiplier * math.sqrt(steps) * rng.standard_normal(n)
+        score = noise + (rng.binomial(steps, mechanism.sample_rate, n) if world else 0)
+        return np.round(score) if whole else score
+
+    return sample
 
 
 def _pair(rng: np.random.Generator, world: int, n: int) -> Array:
@@ -107,7 +121,7 @@ def independent_trials(delta: float = 1e-5) -> tuple[Known, ...]:
             name="subsampled Gaussian, q = 0.2, σ = 1.5, T = 20",
             delta=delta,
             epsilon=standard.epsilon(SUBSAMPLED, delta=delta).epsilon,
-            sampler=_subsampled,
+            sampler=_every_step(SUBSAMPLED),
             analysis="standard",
             mechanism=SUBSAMPLED,
         ),
@@ -115,9 +129,28 @@ def independent_trials(delta: float = 1e-5) -> tuple[Known, ...]:
             name="last iterate of linear losses, q = 0.05, σ = 0.8, T = 200",
             delta=delta,
             epsilon=last_iterate.epsilon(LAST_ITERATE, delta=delta).epsilon,
-            sampler=_last_iterate,
+            sampler=_last_iterate(LAST_ITERATE),
             analysis="last_iterate",
             mechanism=LAST_ITERATE,
+        ),
+        Known(
+            name="rare canary, every step seen, q = 0.01, σ = 0.6, T = 50",
+            delta=delta,
+            epsilon=standard.epsilon(RARE, delta=delta).epsilon,
+            sampler=_every_step(RARE),
+            analysis="standard",
+            mechanism=RARE,
+        ),
+        *(
+            Known(
+                name=f"rare canary, last iterate{words}, q = 0.01, σ = 0.3, T = 10",
+                delta=delta,
+                epsilon=last_iterate.epsilon(RARE_LAST, delta=delta).epsilon,
+                sampler=_last_iterate(RARE_LAST, whole=whole),
+                analysis="last_iterate",
+                mechanism=RARE_LAST,
+            )
+            for words, whole in (("", False), (" in whole numbers", True))
         ),
         Known(name="extremal (1, 0.01) pair", delta=PAIR_DELTA, epsilon=RESPONSE, sampler=_pair),
     )

@@ -94,6 +94,8 @@ def between(name: str, value: object, low: float, high: float) -> float:
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """A whole number of at least ``at_least`` (and at most ``at_most``)."""
+    if type(value) is int and value >= at_least and at_most is None:
+        return value  # by far the most common case, asked millions of times in a large audit
     allowed = f"a whole number of at least {at_least}"
     if at_most is not None:
         allowed += f" and at most {at_most}"

@@ -175,12 +175,20 @@ def audit(
     ]
     attacks = [craft(setting, section) for section in sections]  # what does not fit is found before any training
     results = []
-    for section, attack in zip(sections, attacks, strict=True):
-        played = play_adversary(
-            setting, section, attack=attack, store=store, how=how, watcher=watcher or Nobody(), train=train
-        )
-        if len(played.trials) >= 2:
-            results.append(_judge(setting, section, played, level=level))
+    with local.Workers(how.worker_count) as workers:
+        for section, attack in zip(sections, attacks, strict=True):
+            played = play_adversary(
+                setting,
+                section,
+                attack=attack,
+                store=store,
+                how=how,
+                watcher=watcher or Nobody(),
+                train=train,
+                workers=workers,
+            )
+            if len(played.trials) >= 2:
+                results.append(_judge(setting, section, played, level=level))
     if not results:
         raise StoreError(
             f"store {str(store.path)!r} has no trials of this audit yet: run coalmine audit with the same config first"
@@ -265,28 +273,23 @@ def _noise(settings: config.AuditConfig, *, rate: float, steps: int, sampling: S
 def _theory(mechanism: DpSgd | None, *, delta: float) -> tuple[Guarantee, Heuristic | None]:
     """What is promised, and what is predicted for the last iterate."""
     if mechanism is None:
-        nothing = Guarantee(
-            epsilon=math.inf,
-            delta=delta,
-            analysis="none",
-            relation=Relation.ADD_REMOVE,
-            assumptions=("there is no noise, so nothing is promised",),
-        )
-        return nothing, None
+        return _nothing("there is no noise, so nothing is promised", delta=delta), None
     return standard.epsilon(mechanism, delta=delta), last_iterate.epsilon(mechanism, delta=delta)
+
+
+def _nothing(reason: str, *, delta: float) -> Guarantee:
+    """No promise, and why."""
+    return Guarantee(
+        epsilon=math.inf, delta=delta, analysis="none", relation=Relation.ADD_REMOVE, assumptions=(reason,)
+    )
 
 
 def _local_theory(mechanism: DpSgd | None, *, delta: float) -> tuple[Guarantee, Heuristic | None]:
     """With noise scaled to the local sensitivity of two data sets, theory speaks about these two alone."""
-    nothing = Guarantee(
-        epsilon=math.inf,
+    nothing = _nothing(
+        "the noise is scaled to the local sensitivity of the two data sets of each attack: what it hides is the "
+        "difference between these two, so nothing is promised to any other person",
         delta=delta,
-        analysis="none",
-        relation=Relation.ADD_REMOVE,
-        assumptions=(
-            "the noise is scaled to the local sensitivity of the two data sets of each attack: what it hides is the "
-            "difference between these two, so nothing is promised to any other person",
-        ),
     )
     if mechanism is None:
         return nothing, None
@@ -351,8 +354,12 @@ def play_adversary(
     watcher: Watcher,
     attack: Attack | None = None,
     train: bool = True,
+    workers: local.Workers | None = None,
 ) -> Played:
-    """Bring the attack (crafted here, unless given) to its number of trials; what is stored is not trained again."""
+    """Bring the attack (crafted here, unless given) to its number of trials; what is stored is not trained again.
+
+    Who plays several in a row may let them share their ``workers``, of which there are as many as ``how`` says.
+    """
     attack = attack or craft(setting, section)
     identity = _identity(setting, section)
     name = fingerprint(identity)
@@ -378,7 +385,7 @@ def play_adversary(
         done=store.scores(name, below=wanted),
     )
     missing = blocks_for(wanted, done=store.done(name))
-    local.run(task, blocks=missing, store=store, workers=how.worker_count, on_block=watcher.block)
+    local.run(task, blocks=missing, store=store, workers=workers or how.worker_count, on_block=watcher.block)
     watcher.end()
     return Played(attack=attack, fingerprint=name, trials=store.scores(name, below=wanted))
 

@@ -8,8 +8,10 @@ and two trials (or two purposes) share a stream only if two 128-bit hashes colli
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine import _validate
 
@@ -22,12 +24,31 @@ def key(fingerprint: str, *, purpose: str, trial: int) -> int:
     >>> key("a run", purpose="noise", trial=0) % 1000
     319
     """
+    low, high = keys(fingerprint, purpose=purpose, trials=[_validate.integer("trial", trial, at_least=0)])[0]
+    return int(low) | int(high) << 64
+
+
+def keys(fingerprint: str, *, purpose: str, trials: Iterable[int]) -> NDArray[np.uint64]:
+    """The keys of many streams of one purpose, ``[n, 2]``: the low word and the high word of each.
+
+    >>> keys("a run", purpose="noise", trials=[0, 1]).shape
+    (2, 2)
+    """
     _validate.instance("fingerprint", fingerprint, str)
-    trial = _validate.integer("trial", trial, at_least=0)
-    parts = [part.encode() for part in (fingerprint, purpose, str(trial))]
     # Each part goes in with its length, so that no two different triples give the same bytes.
-    message = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-    return int.from_bytes(hashlib.blake2b(message, digest_size=16, person=_PERSON).digest(), "little")
+    begun = hashlib.blake2b(_part(fingerprint) + _part(purpose), digest_size=16, person=_PERSON)
+    digests = []
+    for trial in trials:
+        one = begun.copy()
+        one.update(_part(str(trial)))
+        digests.append(one.digest())
+    return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64).reshape(-1, 2)
+
+
+def _part(text: str) -> bytes:
+    """One part of what is hashed: its length, then its bytes."""
+    data = text.encode()
+    return len(data).to_bytes(8, "little") + data
 
 
 def generator(fingerprint: str, *, purpose: str, trial: int) -> np.random.Generator:

@@ -121,6 +121,36 @@ def test_a_worker_that_dies_is_reported(store):
     assert store.done(NAME) == set()
 
 
+@dataclasses.dataclass(frozen=True)
+class Telling(Counting):
+    """A task that says which process played it; its scores are its own."""
+
+    scale: float = 1.0
+
+    def play(self, blocks):
+        time.sleep(0.05)
+        return [
+            dataclasses.replace(result_of(block, scale=self.scale), device=f"cpu {os.getpid()}") for block in blocks
+        ]
+
+
+def test_tasks_in_a_row_share_their_workers_and_keep_apart(store):
+    """Three tasks on two processes: the same two for all, and each gets its own scores."""
+    names, processes = ["0a" * 16, "0b" * 16, "0c" * 16], set()
+    with local.Workers(2) as workers:
+        for scale, name in enumerate(names, start=1):
+            store.register(name, {})
+            task = Telling(fingerprint=name, scale=float(scale))
+            local.run(task, blocks=blocks_for(400), store=store, workers=workers, on_block=lambda result: None)
+            trials = store.scores(name)
+            np.testing.assert_array_equal(trials.score, scale * np.arange(400.0))
+            processes.update(trials.devices)
+    assert f"cpu {os.getpid()}" not in processes
+    assert 1 <= len(processes) <= 2
+    with pytest.raises(local.BlocksFailedError, match="shutdown"):  # nobody is left to play
+        local.run(task, blocks=[100], store=store, workers=workers, on_block=lambda result: None)
+
+
 def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
     """Another one holds block 1 and finishes it a little later; block 2 it drops, so it is played here."""
     monkeypatch.setattr(local, "_POLL_SECONDS", 0.01)

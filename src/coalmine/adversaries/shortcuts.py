@@ -130,8 +130,7 @@ class WatermarkSteps:
     def _compiled(self, fingerprint: str, blocks: NDArray[np.int64], drawn: NDArray[np.int64]) -> NDArray[np.float64]:
         """All blocks in one compiled loop; the noise of each trial has a key of its own."""
         trials = (blocks[:, None] * BLOCK + np.arange(BLOCK)).ravel()
-        words = [seeds.key(fingerprint, purpose="noise", trial=int(trial)) for trial in trials]
-        keys = np.array([(word % 2**64, word >> 64) for word in words], dtype=np.uint64)
+        keys = seeds.keys(fingerprint, purpose="noise", trials=trials.tolist())
         found = np.empty(trials.size)
         kernels.log_ratios(keys, self.steps, drawn.ravel(), self.sigma, self.sample_rate, self._few[0], found)
         return found.reshape(drawn.shape)

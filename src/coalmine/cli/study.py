@@ -73,6 +73,7 @@ def run(
     """Train what is missing, then print our value beside the published one. Exit code 1 if a bound is INVALID."""
     from coalmine.cli._watch import Watch
     from coalmine.config import Execution
+    from coalmine.game.engines.local import Workers
     from coalmine.store import Store
     from coalmine.studies import Bench, find, run_cell, train_cell
     from coalmine.studies.measures import find as find_measure
@@ -88,8 +89,12 @@ def run(
     # All that is shown while it runs holds together.
     confidence = 1.0 - level / (len(cells) * max(1, sum(len(one.adversary) for one in audits)))
     results: list[CellResult] = []
-    with Store.open(store) as opened, Watch(delta=delta, confidence=confidence, shown=shown) as watch:
-        bench = Bench(store=opened, how=how, watcher=watch)
+    with (
+        Store.open(store) as opened,
+        Watch(delta=delta, confidence=confidence, shown=shown) as watch,
+        Workers(how.worker_count) as processes,
+    ):
+        bench = Bench(store=opened, how=how, watcher=watch, workers=processes)
         for one in cells:
             if train_only:
                 train_cell(found, cell=one, scale=size, bench=bench)

@@ -145,7 +145,7 @@ class BuiltInTask:
                 elapsed=elapsed,
                 device=f"{self.device.partition(':')[0]} {precision}",
                 columns={name: values[part] for name, values in columns.items()},
-                failures={int(t): failures[int(t)] for t in trials[part] if int(t) in failures},
+                failures={int(t): failures[int(t)] for t in trials[part] if int(t) in failures} if failures else {},
             )
             for part in parts
         ]

@@ -6,16 +6,20 @@ Layout for n trials: trial index (int64 × n), world (int8 × n), score (float64
 
 from __future__ import annotations
 
+import itertools
 import json
+import operator
 import sqlite3
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.store.records import BlockResult
 
+_Number = TypeVar("_Number", np.int64, np.int8, np.float64)
 Arrays = tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float64], Mapping[str, NDArray[np.float64]]]
 
 
@@ -37,21 +41,29 @@ def _checksum(payload: bytes, *about: object) -> int:
     return zlib.crc32(payload, zlib.crc32(repr(about).encode()))
 
 
-def unpack(fingerprint: str, row: sqlite3.Row) -> Arrays:
-    """The arrays again. ValueError if a stored block is not as it was stored; the row has all the fields of a block."""
+def check(fingerprint: str, row: sqlite3.Row) -> None:
+    """ValueError if a stored block is not as it was stored; the row has all the fields of a block."""
     payload, trials, columns = row["payload"], row["trials"], row["columns"]
     about = (fingerprint, row["block"], trials, row["elapsed"], row["device"], columns)
     if not isinstance(payload, bytes) or row["checksum"] != _checksum(payload, *about):
         raise ValueError("its checksum is wrong")
-    names: list[str] = json.loads(columns)
-    score_at = 9 * trials
-    extra = {
-        name: np.frombuffer(payload, "<f8", trials, score_at + 8 * trials * (position + 1)).astype(np.float64)
-        for position, name in enumerate(names)
-    }
+
+
+def unpack(rows: Sequence[sqlite3.Row]) -> Arrays:
+    """The arrays of checked blocks again, one block after the other; all have the same columns."""
+    names: list[str] = json.loads(rows[0]["columns"]) if rows else []
+    parts = []
+    for trials, alike in itertools.groupby(rows, key=operator.itemgetter("trials")):  # nearly always one group
+        fields = [("trial", "<i8", trials), ("world", "<i1", trials), ("score", "<f8", trials)]
+        layout = np.dtype([*fields, *((f"column {name}", "<f8", trials) for name in names)])
+        parts.append(np.frombuffer(b"".join(row["payload"] for row in alike), layout))
+
+    def joined(field: str, kind: type[_Number]) -> NDArray[_Number]:
+        return np.concatenate([np.empty(0, kind), *(part[field].ravel() for part in parts)], dtype=kind)
+
     return (
-        np.frombuffer(payload, "<i8", trials).astype(np.int64),
-        np.frombuffer(payload, "<i1", trials, 8 * trials).astype(np.int8),
-        np.frombuffer(payload, "<f8", trials, score_at).astype(np.float64),
-        extra,
+        joined("trial", np.int64),
+        joined("world", np.int8),
+        joined("score", np.float64),
+        {name: joined(f"column {name}", np.float64) for name in names},
     )

@@ -27,6 +27,8 @@ __all__ = ["SCHEMA_VERSION", "Store"]
 
 _PAYLOAD = "block, trials, elapsed, device, columns, checksum, payload"
 """The fields of a block that its checksum covers, and the checksum."""
+_Packed = tuple[BlockResult, bytes, str, int]
+"""A block, its bytes, the names of its further columns, and the checksum."""
 LEASE_SECONDS = 60.0
 """How long a claim lasts without a sign of life; a claim of a process that died on this machine ends at once."""
 
@@ -133,23 +135,25 @@ class Store:
             )
             for block, result in results.items()
         }
-        contradictions, new = [], []
+        contradictions = []
         with self._writing() as database:
             run = self._known(database, fingerprint)
-            for block, (result, payload, columns, checksum) in packed.items():
+            there = [block for block in packed if _is_stored(database, run, block)]
+            for block in there:
+                result, payload, columns, _ = packed[block]
                 stored = database.execute(
                     f"SELECT {_PAYLOAD} FROM block WHERE run = ? AND block = ?", (run, block)
                 ).fetchone()
-                if stored is None:
-                    _insert(database, run, block, result, columns=columns, checksum=checksum, payload=payload)
-                    new.append(block)
-                else:
-                    try:
-                        self._compare(fingerprint, stored, result, payload, columns)
-                    except StoreError as error:
-                        contradictions.append(error)
-                database.execute("DELETE FROM lease WHERE run = ? AND block = ?", (run, block))
-                database.execute("DELETE FROM failure WHERE run = ? AND block = ?", (run, block))
+                try:
+                    self._compare(fingerprint, stored, result, payload, columns)
+                except StoreError as error:
+                    contradictions.append(error)
+            new = [block for block in packed if block not in set(there)] if there else list(packed)
+            _insert(database, run, {block: packed[block] for block in new})
+            for table in ("lease", "failure"):
+                database.executemany(
+                    f"DELETE FROM {table} WHERE run = ? AND block = ?", [(run, block) for block in packed]
+                )
         if contradictions:
             raise contradictions[0]
         return tuple(new)
@@ -161,7 +165,8 @@ class Store:
         block = stored["block"]
         if stored["device"] == result.device and (stored["payload"], stored["columns"]) == (payload, columns):
             return
-        trial, world, _, _ = self._unpack(fingerprint, stored)
+        self._check(fingerprint, stored)
+        trial, world, _, _ = _blob.unpack([stored])
         if not (np.array_equal(trial, result.trial) and np.array_equal(world, result.world)):
             raise StoreError(
                 f"block {block} is stored with other trials or worlds: expected the same ones under one fingerprint"
@@ -225,11 +230,11 @@ class Store:
         with self._reading() as database:
             run = self._known(database, fingerprint)
             rows = database.execute(f"SELECT {_PAYLOAD} FROM block WHERE run = ? ORDER BY block", (run,)).fetchall()
-        blocks = [self._unpack(fingerprint, row) for row in rows]
-        names = {name for block in blocks for name in block[3]}
-        if any(set(block[3]) != names for block in blocks):
+        for row in rows:
+            self._check(fingerprint, row)
+        if len({row["columns"] for row in rows}) > 1:
             raise StoreError(f"store {str(self.path)!r}: the blocks of run {fingerprint!r} have different columns")
-        trial = np.concatenate([np.empty(0, np.int64), *(block[0] for block in blocks)])
+        trial, world, score, columns = _blob.unpack(rows)
         order = np.argsort(trial, kind="stable")
         trial = trial[order]
         if (trial[1:] == trial[:-1]).any():
@@ -240,9 +245,9 @@ class Store:
             trial = trial[: order.size]
         return Trials(
             trial=trial,
-            world=np.concatenate([np.empty(0, np.int8), *(block[1] for block in blocks)])[order],
-            score=np.concatenate([np.empty(0), *(block[2] for block in blocks)])[order],
-            columns={name: np.concatenate([block[3][name] for block in blocks])[order] for name in sorted(names)},
+            world=world[order],
+            score=score[order],
+            columns={name: values[order] for name, values in columns.items()},
             devices=tuple(sorted({row["device"] for row in rows})),
             elapsed=float(sum(row["elapsed"] for row in rows)),
         )
@@ -253,7 +258,7 @@ class Store:
             problems = [row[0] for row in database.execute("PRAGMA integrity_check") if row[0] != "ok"]
             for row in database.execute(f"SELECT fingerprint, {_PAYLOAD} FROM block LEFT JOIN run ON run.id = run"):
                 try:
-                    self._unpack(row["fingerprint"], row)
+                    self._check(row["fingerprint"], row)
                 except StoreError as error:
                     problems.append(str(error))
         return tuple(problems)
@@ -374,10 +379,10 @@ class Store:
         problem = "stands for several runs" if fitting else "is no run of this store"
         raise StoreError(f"store {str(self.path)!r}: {prefix!r} {problem}; runs: {names}")
 
-    def _unpack(self, fingerprint: str, row: sqlite3.Row) -> _blob.Arrays:
-        """A stored block's arrays, or an error that names the damaged block."""
+    def _check(self, fingerprint: str, row: sqlite3.Row) -> None:
+        """An error that names the block, if it is damaged."""
         try:
-            return _blob.unpack(fingerprint, row)
+            _blob.check(fingerprint, row)
         except ValueError as error:
             raise StoreError(
                 f"store {str(self.path)!r}: block {row['block']} is damaged ({error}); nothing was deleted: restore "
@@ -397,25 +402,19 @@ def _is_stored(database: sqlite3.Connection, run: int, block: int) -> bool:
     return database.execute("SELECT 1 FROM block WHERE run = ? AND block = ?", (run, block)).fetchone() is not None
 
 
-def _insert(
-    database: sqlite3.Connection,
-    run: int,
-    block: int,
-    result: BlockResult,
-    *,
-    columns: str,
-    checksum: int,
-    payload: bytes,
-) -> None:
-    """A new row for a block."""
-    reasons = {str(trial): why for trial, why in sorted(result.failures.items())}
-    database.execute(
+def _insert(database: sqlite3.Connection, run: int, packed: Mapping[int, _Packed]) -> None:
+    """New rows for blocks."""
+    now = time.time()
+    rows = []
+    for block, (result, payload, columns, checksum) in packed.items():
+        reasons = {str(trial): why for trial, why in sorted(result.failures.items())}
+        text = json.dumps(reasons) if reasons else None
+        about = (run, block, int(result.trial.size), len(reasons), result.elapsed, result.device, now)
+        rows.append((*about, columns, text, checksum, payload))
+    database.executemany(
         "INSERT INTO block (run, block, trials, failed, elapsed, device, created, columns, failures, checksum, payload)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            *(run, block, int(result.trial.size), len(reasons), result.elapsed, result.device, time.time()),
-            *(columns, json.dumps(reasons) if reasons else None, checksum, payload),
-        ),
+        rows,
     )
 
 

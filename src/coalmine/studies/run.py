@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from coalmine.auditing import play_adversary, prepare
+from coalmine.auditing import prepare
 from coalmine.records import plain
 from coalmine.studies import measures
 from coalmine.studies.cells import Cell, Scale, Study
@@ -48,7 +48,7 @@ def train_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> None:
     for settings in measures.find(study.measure).audits(study, cell, scale):
         setting = prepare(settings, data_dir=bench.how.data_dir)
         for section in settings.adversary:
-            play_adversary(setting, section, store=bench.store, how=bench.how, watcher=bench.watcher)
+            bench.play(setting, section)
 
 
 def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellResult:

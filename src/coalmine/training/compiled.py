@@ -88,8 +88,7 @@ class CompiledNoise:
     one_at_a_time = False
 
     def __init__(self, fingerprint: str, trials: Sequence[int]) -> None:
-        keys = [seeds.key(fingerprint, purpose="noise", trial=trial) for trial in trials]
-        self._keys = np.array([(key % 2**64, key >> 64) for key in keys], dtype=np.uint64)
+        self._keys = seeds.keys(fingerprint, purpose="noise", trials=trials)
         self._step = 0
 
     def add_to(self, gradient: Tensor, *, scale: float | Tensor, part: slice = ALL) -> None:

@@ -36,18 +36,54 @@ class WorkersDiedError(GameStoppedError):
     """A worker process ended without a word; what was stored stays, and the next run tries the rest again."""
 
 
-def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_block: OnBlock) -> None:
+class Workers:
+    """Up to ``count`` processes that play blocks, started when they are first needed and kept until the end.
+
+    A process takes seconds to load what it needs, so several tasks in a row should share them. After an error they are
+    not used again: whoever opened them leaves the ``with`` block, which ends them.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._executor: ProcessPoolExecutor | None = None
+        self._tasks = 0
+
+    def pool(self, task: Task) -> _Pool:
+        """What plays this task: these processes, or this process where one worker or a GPU does the work."""
+        if task.device != "cpu" or (self.count == 1 and not task.separate):
+            return _Pool(task, 1 if task.device != "cpu" else self.count)
+        if self._executor is None:
+            # A forked copy of a process with threads may hang; a spawned one starts clean.
+            context = multiprocessing.get_context("spawn")
+            self._executor = ProcessPoolExecutor(self.count, context, _prepare, (os.getpid(),))
+        self._tasks += 1
+        return _Pool(task, self.count, executor=self._executor, number=self._tasks)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int | Workers, on_block: OnBlock) -> None:
     """Play the blocks that are not stored yet, and store each as it is done.
 
     Several processes may run the same audit on one store: a block that another one holds is waited for, not played
     twice. With one worker, or on a GPU, the blocks are played in this process.
     """
+    if not isinstance(workers, Workers):
+        with Workers(workers) as own:
+            run(task, blocks=blocks, store=store, workers=own, on_block=on_block)
+        return
     name = task.fingerprint
     failed: dict[int, str] = {}
     stopped: GameStoppedError | None = None
     waiting = list(blocks)
-    with store.keeping(name), _pool(task, workers) as pool:
-        flying: dict[Future[list[BlockResult]], tuple[int, ...]] = {}
+    pool = workers.pool(task)
+    with store.keeping(name):
+        flying: dict[Future[_Answer], tuple[int, ...]] = {}
         group = _Group(task.device.partition(":")[0], most=task.most_together)
         alone: list[int] = []  # blocks of a group that failed: one of them may be to blame for all
         while waiting or flying or alone:
@@ -68,7 +104,7 @@ def run(task: Task, *, blocks: Sequence[int], store: Store, workers: int, on_blo
             for future in done:
                 taken = flying.pop(future)
                 try:
-                    results = future.result()
+                    results = pool.results(future)
                 except (GameStoppedError, BrokenProcessPool) as error:
                     stopped = stopped or _stop(task, error)
                     waiting, alone = [], []
@@ -146,47 +182,42 @@ class _Group:
 
 
 class _Pool:
-    """Worker processes, or this process where one worker is enough."""
+    """One task and who plays it: worker processes, or this process without an ``executor``."""
 
-    def __init__(self, task: Task, workers: int) -> None:
+    def __init__(self, task: Task, width: int, *, executor: ProcessPoolExecutor | None = None, number: int = 0) -> None:
         self._task = task
-        self.width = workers
-        self._executor: ProcessPoolExecutor | None = None
-        if workers > 1 or task.separate:
-            # A forked copy of a process with threads may hang; a spawned one starts clean.
-            context = multiprocessing.get_context("spawn")
-            self._executor = ProcessPoolExecutor(workers, context, _prepare, (task, os.getpid()))
+        self._executor = executor
+        self._number = number
+        self._holders: set[int] = set()
+        self.width = width
 
-    def submit(self, blocks: tuple[int, ...]) -> Future[list[BlockResult]]:
-        """Play these blocks somewhere."""
-        future: Future[list[BlockResult]] = Future()
+    def submit(self, blocks: tuple[int, ...]) -> Future[_Answer]:
+        """Play these blocks somewhere. The task goes along until every worker is known to hold it."""
+        future: Future[_Answer] = Future()
         try:
             if self._executor is not None:
-                return self._executor.submit(_play, blocks)
-            future.set_result(self._task.play(blocks))
+                task = self._task if len(self._holders) < self.width else None
+                return self._executor.submit(_play, self._number, task, blocks)
+            future.set_result((os.getpid(), self._task.play(blocks)))
         except _TROUBLE as error:
             future.set_exception(error)
         return future
 
-    def __enter__(self) -> _Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-
-
-def _pool(task: Task, workers: int) -> _Pool:
-    return _Pool(task, 1 if task.device != "cpu" else workers)
+    def results(self, future: Future[_Answer]) -> list[BlockResult]:
+        """What was played, or the error that came instead."""
+        worker, results = future.result()
+        self._holders.add(worker)
+        return results
 
 
-_task: Task | None = None
+_Answer = tuple[int, list[BlockResult]]
+"""The process that played, and what it found."""
+_held: tuple[int, Task] | None = None
+"""In a worker: the task that it played last, and its number."""
 
 
-def _prepare(task: Task, parent: int) -> None:
-    """Make a worker ready: it holds the task, and it ends when the process that started it is gone."""
-    global _task
-    _task = task
+def _prepare(parent: int) -> None:
+    """Make a worker ready: it ends when the process that started it is gone."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -196,6 +227,10 @@ def _prepare(task: Task, parent: int) -> None:
     threading.Thread(target=watch, daemon=True, name="coalmine-parent").start()
 
 
-def _play(blocks: tuple[int, ...]) -> list[BlockResult]:
-    assert _task is not None
-    return _task.play(blocks)
+def _play(number: int, task: Task | None, blocks: tuple[int, ...]) -> _Answer:
+    """Play blocks of the task of that number, which comes along unless this worker holds it already."""
+    global _held
+    if task is not None and (_held is None or _held[0] != number):
+        _held = (number, task)
+    assert _held is not None and _held[0] == number  # noqa: PT018
+    return os.getpid(), _held[1].play(blocks)

@@ -10,19 +10,27 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coalmine.auditing import Watcher
-from coalmine.config import AuditConfig, Execution
+from coalmine.auditing import Played, Setting, Watcher, play_adversary
+from coalmine.config import AdversarySection, AuditConfig, Execution
+from coalmine.game.engines.local import Workers
 from coalmine.store import Store
 from coalmine.studies.cells import Cell, Scale, Study
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Where trainings are kept, how they are run, and who is told."""
+    """Where trainings are kept, how they are run and by which processes, and who is told."""
 
     store: Store
     how: Execution
     watcher: Watcher
+    workers: Workers | None = None
+
+    def play(self, setting: Setting, section: AdversarySection) -> Played:
+        """Bring one adversary of an audit to its number of trials."""
+        return play_adversary(
+            setting, section, store=self.store, how=self.how, watcher=self.watcher, workers=self.workers
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from scipy import special
 from coalmine import _validate, bounds
 from coalmine.accounting import standard
 from coalmine.adversaries.distinguishers.likelihood import SENSITIVITY
-from coalmine.auditing import play_adversary, prepare, scores_of
+from coalmine.auditing import prepare, scores_of
 from coalmine.config import AuditConfig, parse
 from coalmine.identifiability import advantage, estimates
 from coalmine.identifiability import belief as beliefs
@@ -62,7 +62,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     """``options.ours`` of the study says which column stands beside the published value (by default the advantage)."""
     (settings,) = audits(study, cell, scale)
     setting = prepare(settings, data_dir=bench.how.data_dir)
-    played = play_adversary(setting, settings.adversary[0], store=bench.store, how=bench.how, watcher=bench.watcher)
+    played = bench.play(setting, settings.adversary[0])
     scores, odds, trials = scores_of(played.trials), log_odds_of(played.trials), played.trials
     relation, delta = played.attack.neighbours.relation, settings.audit.delta
     epsilon = beliefs.to_epsilon(cell.tree["belief"])

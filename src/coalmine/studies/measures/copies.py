@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coalmine import bounds
-from coalmine.auditing import distance, play_adversary, prepare, scores_of
+from coalmine.auditing import distance, prepare, scores_of
 from coalmine.config import AuditConfig
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
@@ -29,7 +29,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     wanted = audits(study, cell, scale)
     for settings in wanted:
         setting = prepare(settings, data_dir=bench.how.data_dir)
-        played = play_adversary(setting, settings.adversary[0], store=bench.store, how=bench.how, watcher=bench.watcher)
+        played = bench.play(setting, settings.adversary[0])
         guarantee = setting.guarantee.epsilon
         heuristic = setting.heuristic.epsilon if setting.heuristic else None
         trials += len(played.trials)

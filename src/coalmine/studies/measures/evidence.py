@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from coalmine.auditing import play_adversary, prepare, prove, scores_of
+from coalmine.auditing import prepare, prove, scores_of
 from coalmine.config import AdversarySection, AuditConfig
 from coalmine.records import LowerBound
 from coalmine.studies.cells import Cell, Scale, Study
@@ -40,7 +40,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     proved, guarantee = 0.0, math.inf
     for settings, section in parts:
         setting = prepare(settings, data_dir=bench.how.data_dir)
-        played = play_adversary(setting, section, store=bench.store, how=bench.how, watcher=bench.watcher)
+        played = bench.play(setting, section)
         heuristic = setting.heuristic.epsilon if setting.heuristic else heuristic
         accuracy = played.accuracy if accuracy is None else accuracy
         trials += len(played.trials)

@@ -7,7 +7,7 @@ import math
 
 from coalmine import bounds
 from coalmine.accounting import encoding
-from coalmine.auditing import distance, play_adversary, prepare, scores_of
+from coalmine.auditing import distance, prepare, scores_of
 from coalmine.config import AuditConfig
 from coalmine.records import DpSgd
 from coalmine.roles import View
@@ -29,7 +29,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     (settings,) = audits(study, cell, scale)
     setting = prepare(settings, data_dir=bench.how.data_dir)
     section = settings.adversary[0]
-    played = play_adversary(setting, section, store=bench.store, how=bench.how, watcher=bench.watcher)
+    played = bench.play(setting, section)
     scores, mechanism = scores_of(played.trials), setting.mechanism
     assert mechanism is not None
     delta, confidence = settings.audit.delta, settings.audit.confidence

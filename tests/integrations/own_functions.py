@@ -28,6 +28,10 @@ def train_from_global_state(dataset, seed):
     return dataset.sum() + np.random.normal()  # noqa: NPY002
 
 
+def train_from_one_of_two_starts(dataset, seed, apart):
+    return train(dataset, seed, sigma=2.0) + apart * (seed % 2)
+
+
 def train_raises(dataset, seed):
     raise ValueError("boom")
 

@@ -27,7 +27,7 @@ from coalmine.records import DpSgd, Scores
 from coalmine.results import AuditResult
 from coalmine.store import Store
 
-ALGORITHMS = {"own training": 1, "blocks": BLOCK_SIZE}
+ALGORITHMS = {"own training": 2, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
 
 

@@ -41,6 +41,7 @@ from coalmine.training import (
     Network,
     Sgd,
     TrainingConfig,
+    device_named,
     parameter_count,
 )
 from coalmine.training.pair import check_pair
@@ -360,6 +361,8 @@ def play_adversary(
 
     Who plays several in a row may let them share their ``workers``, of which there are as many as ``how`` says.
     """
+    if train:
+        device_named(how.device)  # before anything is crafted: an attack with a shortcut never asks the trainer
     attack = attack or craft(setting, section)
     identity = _identity(setting, section)
     name = fingerprint(identity)

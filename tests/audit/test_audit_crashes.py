@@ -123,6 +123,28 @@ def test_killing_the_parent_alone_leaves_no_orphans_and_loses_nothing(written, t
     assert_same(stored(tmp_path / "broken.db"), stored(tmp_path / "whole.db"))
 
 
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+@pytest.mark.parametrize("after", [0.0, 1.0])
+def test_ctrl_c_ends_all_processes_with_one_line(after, written, tmp_path):
+    """A terminal sends the interrupt to the workers too, also while they still start: they show no traceback."""
+    process = subprocess.Popen(
+        command(written(steps=1000, trials=1600), tmp_path / "broken.db", workers=2), start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while len(children(process.pid)) < 3 and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(after)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert (
+        err.strip()
+        == "coalmine audit: stopped by the user; finished trials are stored: run the same command again to go on"
+    )
+
+
 def test_two_processes_on_one_store_share_the_work(written, tmp_path):
     path = written(steps=250, trials=160)
     both = [

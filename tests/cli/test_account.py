@@ -102,6 +102,7 @@ def test_shuffle_is_refused_with_what_holds(capsys: pytest.CaptureFixture[str]) 
         (f"{SMALL} --epsilon -1", ["--epsilon", "-1.0", "at least 0"]),
         ("account --sample-rate 1.5 --noise-multiplier 1 --steps 5 --delta 0.1", ["--sample-rate", "1.5", "0 to 1"]),
         ("account --sample-rate 0.1 --noise-multiplier 0 --steps 5 --delta 0.1", ["--noise-multiplier", "above 0"]),
+        ("account --sample-rate 0.1 --noise-multiplier 1e-6 --steps 5 --delta 0.1", ["--noise-multiplier = 1e-06"]),
         ("account --sample-rate 0.1 --noise-multiplier inf --steps 5 --delta 0.1", ["--noise-multiplier", "inf"]),
         ("account --sample-rate 0.1 --noise-multiplier 1 --steps 0 --delta 0.1", ["--steps", "0", "at least 1"]),
         ("account --sample-rate 0.1 --noise-multiplier 1 --steps 2.5 --delta 0.1", ["--steps = '2.5'", "whole number"]),

@@ -162,6 +162,7 @@ def test_diverging_trainings_are_told(capsys):
         ("audit tiny.toml --set data.name=digit", ["digit", "did you mean 'digits'?"]),
         ("audit tiny.toml --set data.rows=100000", ["100000", "at most"]),
         ("audit tiny.toml --set training.sampling=poisson --set training.batch_size=61", ["batch_size = 61", "60"]),
+        ("audit tiny.toml --set nonsense", ["--set = 'nonsense'", "section.key=value"]),
         ("audit tiny.toml --trials 2", ["audit.trials = 2"]),
         ("audit tiny.toml --trials many", ["--trials = 'many'", "a whole number"]),
         ("audit tiny.toml --claim-epsilon nan", ["claim_epsilon = nan"]),

@@ -43,7 +43,7 @@ def test_people_get_a_table(capsys):
     ("arguments", "named"),
     [
         (["--epsilon", "4", "--delta", "1e-5", "--attack-epsilon", "3"], "--attack-epsilon"),
-        (["--epsilon", "-4", "--delta", "1e-5"], "claim"),
+        (["--epsilon", "-4", "--delta", "1e-5"], "--epsilon = -4.0"),
         (["--epsilon", "4", "--delta", "7"], "--delta"),
         (["--epsilon", "4", "--delta", "1e-5", "--confidence", "1"], "--confidence"),
         (["--epsilon", "4", "--delta", "1e-5", "--method", "guess"], "--method"),

@@ -95,3 +95,41 @@ def test_run_a_cell_alone_and_train_only(small, capsys):
 )
 def test_bad_input(line, words, capsys):
     assert_refused(run(capsys, line), *words)
+
+
+def test_a_gpu_that_is_not_there_is_refused_where_nothing_is_trained_either(capsys):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    outcome = run(capsys, "study run nasr-2021/figure-8 --device cuda")
+    assert_refused(outcome, "--device = 'cuda'", "expected 'cpu'")
+
+
+def test_a_figure_that_cannot_be_is_found_out_before_any_work(capsys):
+    assert_refused(run(capsys, "study run last-iterate-2024/section-4 --figure x.svg"), "has no figure")
+    assert_refused(run(capsys, "study run nasr-2021/figure-8 --figure nowhere/x.svg"), "--figure = 'nowhere/x.svg'")
+
+
+def test_a_bound_that_nobody_has_evidence_for_is_a_dash_and_not_zero(capsys, monkeypatch):
+    import dataclasses
+
+    from coalmine import studies
+    from coalmine.studies.cells import Cell
+
+    real = find("nasr-2021/figure-8")  # its adversary sees every iterate: no bound for the last one alone
+    tree = {
+        "data": {"name": "synthetic", "rows": 60},
+        "model": {"kind": "logistic"},
+        "training": {"steps": 4, "sample_rate": 0.5, "noise_multiplier": 1.0},
+        "audit": {"delta": 1e-5, "confidence": 0.95, "trials": 64},
+        "adversary": [{"name": "malicious-dataset"}],
+    }
+    scale = dataclasses.replace(real.scales["quick"], cells=("one",), config={}, options={})
+    small = dataclasses.replace(
+        real, cells=(Cell(name="one", tree=tree, published=None),), scales={"quick": scale}, options={}, figure={}
+    )
+    monkeypatch.setattr(studies, "find", lambda name: small)
+    found = run(capsys, "study run x --workers 1 --json").json[0]["columns"]
+    assert found["if last iterate"] is None
+    assert found["if DP-SGD"] is not None

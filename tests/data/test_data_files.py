@@ -15,7 +15,7 @@ import pytest
 from coalmine.data import _formats, cifar10, fetch, files, load, purchase100, registry, status, verify
 from coalmine.data.entry import Entry, File, Source
 from coalmine.data.records import Arrays
-from coalmine.errors import DataError
+from coalmine.errors import DataError, InvalidInputError
 
 CONTENT = {"a.bin": bytes(range(8)), "b.bin": bytes([0, 1, 0, 1])}
 
@@ -142,6 +142,13 @@ def test_a_wrong_checksum_on_disk_names_file_expected_and_got(toy):
         assert hashlib.sha256(bytes([0, 0, 1, 1])).hexdigest() in message
         assert "coalmine data fetch toy" in message
     assert load("toy", check=False).y_train.tolist() == [0, 0, 1, 1]
+
+
+def test_fetch_into_a_folder_that_cannot_be_made(toy):
+    folder, _ = toy
+    (folder / "file").write_text("in the way")
+    with pytest.raises(InvalidInputError, match=r"data_dir = .* cannot be made"):
+        fetch("toy", data_dir=folder / "file" / "new")
 
 
 def test_fetch_replaces_a_damaged_download(toy):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coalmine import _validate
 from coalmine.accounting._common import sensitivity
 from coalmine.records import DpSgd, Relation
 
@@ -23,6 +24,9 @@ Array = NDArray[np.float64]
 def composed(mechanism: DpSgd, coarser: float = 1.0) -> Any:
     """The composed privacy loss distribution of Poisson-sampled DP-SGD, 0 < q < 1, rounded to the safe side."""
     interval = coarser * _interval(mechanism)
+    if interval > 500.0:  # the library takes the exponential of it
+        least = "at least about 0.0001: with less no privacy is left, and the analysis of sampled batches overflows"
+        raise _validate.reject("noise_multiplier", mechanism.noise_multiplier, least)
     step = _one_step(mechanism, interval)
     if mechanism.steps < 1000 or _largest_loss(mechanism) > 1500.0 * interval:
         return step.self_compose(mechanism.steps)

@@ -52,7 +52,8 @@ def adversary(name: str, **options: Any) -> Adversary:
     known = [field.name for field in dataclasses.fields(kind)]
     for option in options:
         if option not in known:
-            raise InvalidInputError(f"{option} is not an option of adversary {name!r}: {nearest(option, known)}")
+            there = nearest(option, known) if known else "it has none"
+            raise InvalidInputError(f"{option} is not an option of adversary {name!r}: {there}")
     made: Adversary = kind(**options)
     return made
 

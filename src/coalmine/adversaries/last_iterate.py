@@ -57,7 +57,7 @@ class LastIterateGradient:
         if self.start == "unknown" and self.data != "natural":
             raise _validate.reject("start", self.start, "'known' with data = 'zero-gradient': nothing is trained there")
         if self.coordinate is not None:
-            _validate.integer("coordinate", self.coordinate, at_least=-(2**62))
+            _check_coordinate(self.coordinate)
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the coordinate; with zero-gradient data, say what is known about the score."""
@@ -90,6 +90,12 @@ class LastIterateGradient:
                 "every other row has gradient 0, so nothing is trained: the score is drawn from its exact distribution",
             ),
         )
+
+
+def _check_coordinate(value: object) -> None:
+    """A whole number; how large it may be is known only with the network."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _validate.reject("coordinate", value, "the number of a parameter: a whole number, negative from the end")
 
 
 def dirac(scene: Scene, coordinate: int, size: int) -> GradientCanary:

@@ -71,6 +71,9 @@ app.add_typer(data.app)
 _CommandLineError: Any = typer.BadParameter.__bases__[0].__bases__[0]
 
 
+_STOPPED = 130
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code. Bad input ends in one line on stderr and code 2, never a traceback."""
     command = typer.main.get_command(app)
@@ -86,9 +89,17 @@ def main(arguments: list[str] | None = None) -> int:
         where, options = _called(command, given)
         _complain(f"{where}: {as_option_names(str(error), options)}")
         return 2
+    except MemoryError as error:
+        where, _ = _called(command, given)
+        reason = str(error) or "none is left"
+        _complain(f"{where}: not enough memory ({reason}); ask for less at once: fewer rows, copies or workers")
+        return 2
     except (typer.Abort, KeyboardInterrupt):
-        _complain("coalmine: stopped by the user")
-        return 130
+        result = _STOPPED
+    if result == _STOPPED:  # Typer turns Ctrl-C into this number by itself
+        where, options = _called(command, given)
+        stored = "; finished trials are stored: run the same command again to go on" if "workers" in options else ""
+        _complain(f"{where}: stopped by the user{stored}")
     return result if isinstance(result, int) else 0
 
 
@@ -100,7 +111,8 @@ def _called(command: Any, given: list[str]) -> tuple[str, list[str]]:
         if known is None:
             break
         command, path = known, f"{path} {word}"
-    return path, [option.name for option in command.params if option.param_type_name == "option" and option.name]
+    options = [option.name for option in command.params if option.param_type_name == "option" and option.name]
+    return path, [name.rstrip("_") for name in options]  # a name that is a Python word, such as set, ends in "_"
 
 
 def _wording(error: Any, given: list[str]) -> str:

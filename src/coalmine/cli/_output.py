@@ -29,13 +29,54 @@ def console() -> Console:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table with a title; the first column is text, the others are right-aligned numbers or words."""
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*row)
-    console().print(table)
+    """A title over the whole width and a table under it; where the columns do not fit side by side, several tables.
+
+    A value without a space (a number, a name) is never broken or cut off: it is what one looks for, or copies. The
+    first column names the row, and is repeated in each of the tables.
+    """
+    screen = console()
+    screen.print(Text(title, style="bold"))
+    body = [list(row) for row in rows]
+    texts = [[name, *(row[index] for row in body)] for index, name in enumerate(columns)]
+    words = [max(len(word) for text in column for word in [*text.split(), ""]) for column in texts]
+    cells = [max([0, *map(len, column[1:])]) for column in texts]
+    full = [max(map(len, column)) for column in texts]
+    for part in _side_by_side(words, screen.width):
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for index, width in zip(part, _widths(part, words, cells, full, screen.width), strict=True):
+            table.add_column(columns[index], width=width, overflow="fold")
+        for row in body:
+            table.add_row(*(Text(row[index]) for index in part))
+        screen.print(table)
+
+
+def _room(widths: Iterable[int]) -> int:
+    """What columns take side by side: three signs between two of them, one at either end."""
+    taken = list(widths)
+    return sum(taken) + 3 * len(taken) - 1
+
+
+def _side_by_side(words: Sequence[int], room: int) -> list[list[int]]:
+    """The columns that fit beside the first one, table by table; each table has the first and at least one more."""
+    parts = [[0]]
+    for index in range(1, len(words)):
+        if len(parts[-1]) > 1 and _room(words[one] for one in [*parts[-1], index]) > room:
+            parts.append([0])
+        parts[-1].append(index)
+    return parts
+
+
+def _widths(
+    part: Sequence[int], words: Sequence[int], cells: Sequence[int], full: Sequence[int], room: int
+) -> list[int]:
+    """A width for each column: long headers give way first, then the widest; none below its longest word."""
+    widths = {index: full[index] for index in part}
+    while _room(widths.values()) > room:
+        wide = [index for index in part if widths[index] > words[index]]
+        if not wide:
+            break
+        widths[max(wide, key=lambda index: (widths[index] > cells[index], widths[index]))] -= 1
+    return list(widths.values())
 
 
 def print_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:

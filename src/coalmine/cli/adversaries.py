@@ -31,12 +31,17 @@ def adversaries(json: Json = False) -> None:
             one["name"],
             [
                 ("what", one["summary"]),
-                ("sees", f"{one['view'].replace('_', ' ')}: {one['access']}"),
+                ("sees", _sees(one["view"].replace("_", " "), one["access"])),
                 ("changes", one["modification"]),
                 ("other rows", one["dataset"]),
-                ("options", options),
+                ("options", options or "none"),
                 ("paper", one["paper"]),
             ],
         )
         print_lines([""])
     print_lines(['An audit names them in its config file: [[adversary]] name = "clipbkd", copies = 4 (a line each).'])
+
+
+def _sees(view: str, access: str) -> str:
+    """The view, and the paper's word for it where that says more."""
+    return view if access == view else f"{view}: {access}"

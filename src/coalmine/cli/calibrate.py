@@ -46,8 +46,10 @@ def calibrate(
     print_table(
         f"Smallest noise for epsilon ≤ {epsilon:g} at delta = {delta:g}, by the {analysis} analysis",
         ("noise multiplier", "epsilon it gives", "kind"),
-        [(number(found.noise_multiplier, 6), number(found.statement.epsilon, 6), statement["kind"])],
+        [(number(found.noise_multiplier, 6), f"{found.statement.epsilon:.7g}", statement["kind"])],
     )
+    if found.noise_multiplier <= calibration.SMALLEST:
+        print_lines([f"Less noise would do: {calibration.SMALLEST:g} is the smallest that is looked at."])
     if isinstance(found.statement, Guarantee):
         print_lines(["With this much noise the epsilon is proved, under these assumptions:"])
     else:

@@ -39,10 +39,11 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """How many trials are needed to refute a claim of ε, so that nobody runs an audit that cannot answer."""
-    from coalmine import bounds
+    from coalmine import _validate, bounds
     from coalmine.bounds.methods import METHODS
     from coalmine.bounds.plan import PLANNABLE
 
+    epsilon = _validate.non_negative("epsilon", epsilon)
     if method is not None:
         methods = [underscored(method)]
     else:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from coalmine.studies import CellResult, Study
@@ -82,6 +83,8 @@ def run(
     cells = [found.cell(cell)] if cell is not None else list(found.chosen(scale))
     size = found.scale(scale)
     how = Execution(device=device, workers=workers, data_dir=data_dir)
+    if figure is not None and not found.figure:
+        raise UnsupportedError(f"study {found.name!r} has no figure: its table says it all; leave --figure out")
     target = None if figure is None else check_figure(figure)
     audits = find_measure(found.measure).audits(found, cells[0], size)
     shown = not json and sys.stderr.isatty()
@@ -120,7 +123,7 @@ def check_figure(path: Path) -> Path:
     report.check_packages()
     if path.suffix.removeprefix(".") not in FORMATS:
         raise _validate.reject("figure", str(path), "a name that ends in .svg, .png or .pdf")
-    return report.check_target(path)
+    return report.check_target(path, name="figure")
 
 
 def write_figure(found: Study, results: Sequence[CellResult], path: Path) -> None:

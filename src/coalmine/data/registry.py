@@ -163,7 +163,12 @@ def fetch(
         entry.generate()
         return None
     if data_dir is not None:
-        Path(data_dir).mkdir(parents=True, exist_ok=True)
+        try:
+            Path(data_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInputError(
+                f"data_dir = {str(data_dir)!r} cannot be made: {error.strerror}; expected a folder that can be written"
+            ) from None
     place = files.locate(entry, data_dir)
     if place is None:
         folder = files.cache_folder() if data_dir is None else Path(data_dir)

@@ -28,18 +28,18 @@ def check_packages() -> None:
         )
 
 
-def check_target(path: str | os.PathLike[str]) -> Path:
-    """The path of a report that can be written there, tested before any work is done."""
+def check_target(path: str | os.PathLike[str], *, name: str = "report") -> Path:
+    """The path of a report (or of what ``name`` says) that can be written, tested before any work is done."""
     target = Path(path)
     try:
         if target.is_dir():
-            raise _validate.reject("report", str(target), "the name of a file; this is a folder")
+            raise _validate.reject(name, str(target), "the name of a file; this is a folder")
         if not target.parent.is_dir():
-            raise _validate.reject("report", str(target), f"a folder that is there; {str(target.parent)!r} is not")
+            raise _validate.reject(name, str(target), f"a folder that is there; {str(target.parent)!r} is not")
         if not os.access(target if target.exists() else target.parent, os.W_OK):
-            raise _validate.reject("report", str(target), "a place that can be written")
+            raise _validate.reject(name, str(target), "a place that can be written")
     except OSError as error:
-        raise InvalidInputError(f"report = {str(target)!r} cannot be written: {error.strerror}") from None
+        raise InvalidInputError(f"{name} = {str(target)!r} cannot be written: {error.strerror}") from None
     return target
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import special
 
 from coalmine.identifiability import belief as beliefs
-from coalmine.identifiability.estimates import right_log_odds
+from coalmine.identifiability.estimates import Share, right_log_odds
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
 from coalmine.report.subject import is_local, is_own, mechanism_of
 
@@ -350,13 +350,13 @@ def certainty(one: AdversaryResult) -> list[str]:
             f"{allowed})."
         )
     lines.append(
-        f"Asked to guess, they were right in {share(near(100 * found.wins.value, 1))} of the trainings; a coin is "
-        "right in 50%."
+        f"Asked to guess, they were right in {_often(found.wins)} of the trainings; a coin is right in 50%. Played "
+        f"forever, that share would lie {_between(found.wins)}."
         + (
             ""
             if found.loss_wins is None
             else " Someone who sees only how well the finished model fits that row was right in "
-            f"{share(near(100 * found.loss_wins.value, 1))}."
+            f"{_often(found.loss_wins)} ({_between(found.loss_wins)})."
         )
     )
     if not found.promised:
@@ -366,6 +366,21 @@ def certainty(one: AdversaryResult) -> list[str]:
             "person."
         )
     return lines
+
+
+def _often(found: Share) -> str:
+    """How often something happened, in percent."""
+    return share(near(100.0 * found.value, 1))
+
+
+def _between(found: Share) -> str:
+    """Where the true share lies: what was seen in few trainings may be above or below what is possible in the long run.
+
+    >>> _between(Share.of(275, trials=400))
+    'between 62.3% and 74.6% (99% confidence)'
+    """
+    low, high = found.interval
+    return f"between {down(100.0 * low, 1)}% and {up(100.0 * high, 1)}% ({confidence(found.confidence)} confidence)"
 
 
 def adversary(one: AdversaryResult) -> str:

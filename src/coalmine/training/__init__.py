@@ -15,7 +15,7 @@ from coalmine.training.data import AlikeRows, Dataset, ZeroGradients
 from coalmine.training.models import BlackBox, StackedModels
 from coalmine.training.modules import FromModule
 from coalmine.training.networks import Head, LogisticRegression, Mlp, Network, Vector, module, parameter_count
-from coalmine.training.trainer import TrainingResult, alternating_worlds, choose_stack, train
+from coalmine.training.trainer import TrainingResult, alternating_worlds, choose_stack, device_named, train
 
 __all__ = [
     "Adam",
@@ -47,6 +47,7 @@ __all__ = [
     "ZeroGradients",
     "alternating_worlds",
     "choose_stack",
+    "device_named",
     "module",
     "parameter_count",
     "train",

@@ -97,7 +97,7 @@ def train(
     check_fit(network, neighbours, config)
     if _paired(config, observer):
         check_pair(neighbours)
-    place = _device(device)
+    place = device_named(device)
     every_step = observer is not None and observer.view == View.ALL_ITERATES
     refused = fused.refusal(network, config=config, neighbours=neighbours, device=place, every_step=every_step)
     fast = refused is None
@@ -301,7 +301,7 @@ def choose_stack(
     return int(min(most, 2 ** int(math.log2(fit))))
 
 
-def _device(name: str) -> torch.device:
+def device_named(name: str) -> torch.device:
     """The device of that name, if it is there."""
     _validate.instance("device", name, str)
     kind = name.partition(":")[0]

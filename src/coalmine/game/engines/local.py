@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import multiprocessing
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 
@@ -197,7 +199,8 @@ class _Pool:
         try:
             if self._executor is not None:
                 task = self._task if len(self._holders) < self.width else None
-                return self._executor.submit(_play, self._number, task, blocks)
+                with _interrupts_later():  # the first call starts the processes
+                    return self._executor.submit(_play, self._number, task, blocks)
             future.set_result((os.getpid(), self._task.play(blocks)))
         except _TROUBLE as error:
             future.set_exception(error)
@@ -216,8 +219,25 @@ _held: tuple[int, Task] | None = None
 """In a worker: the task that it played last, and its number."""
 
 
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Hold Ctrl-C back for a moment. Processes started meanwhile hold it back until they are ready to end quietly."""
+    if not hasattr(signal, "pthread_sigmask"):  # no such thing on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare(parent: int) -> None:
-    """Make a worker ready: it ends when the process that started it is gone."""
+    """Make a worker ready: it ends with the process that started it, and on Ctrl-C at once."""
+    # On a terminal Ctrl-C goes to all processes: the parent says what happened, a worker has nothing to add.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def watch() -> None:
         while os.getppid() == parent:

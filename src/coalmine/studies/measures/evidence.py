@@ -33,7 +33,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     """
     wanted = audits(study, cell, scale)
     parts = list(itertools.chain.from_iterable(_parts(settings) for settings in wanted))
-    best = dict.fromkeys(BOUNDS, 0.0)
+    best: dict[str, float | None] = dict.fromkeys(BOUNDS)  # None: no adversary has evidence of this kind
     trials, seconds, accuracy = 0, 0.0, None
     heuristic = None
     # Each bound is held against the guarantee of its own variant: the pair that comes closest stands for all.
@@ -57,12 +57,12 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         own = dict.fromkeys(BOUNDS, 0.0)
         for name, epsilon in _named(first, others):
             own[name] = max(own[name], epsilon)
-            best[name] = max(best[name], epsilon)
+            best[name] = max(best[name] or 0.0, epsilon)
         mine, promised = max(own["proved"], own["if DP-SGD"]), setting.guarantee.epsilon
         if math.isinf(guarantee) or promised - mine < guarantee - proved:
             proved, guarantee = mine, promised
     return Measured(
-        ours=best[study.options.get("ours", "proved")],
+        ours=best[study.options.get("ours", "proved")] or 0.0,
         columns={**best, "heuristic": heuristic, "guarantee": guarantee, "accuracy": accuracy},
         proved=proved,
         guarantee=guarantee if guarantee < math.inf else None,

@@ -149,6 +149,12 @@ class AuditResult:
         """As a JSON document."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
+    def in_words(self) -> str:
+        """The verdict in one sentence for people: what a failed test, or a log, should say."""
+        from coalmine.report import words
+
+        return words.verdict(self)
+
     def table(self) -> Table:
         """Every number that the evidence gave, by adversary and method; ``print`` it, or take its ``records``."""
         from coalmine.report import tables

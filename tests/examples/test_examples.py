@@ -36,6 +36,17 @@ def test_the_ten_lines(monkeypatch):
     assert 0.1 < result.strongest.bound.epsilon < 2.0
 
 
+def test_the_test_in_the_documentation_passes_and_can_fail(tmp_path, monkeypatch):
+    blocks = (EXAMPLES.parent / "docs" / "own-training.md").read_text().split("```python\n")[1:]
+    code = next(block for block in blocks if "def test_" in block).partition("```")[0]
+    space = {}
+    exec(compile(code, "documentation", "exec"), space)
+    space["test_our_training_is_as_private_as_we_say"](tmp_path)
+    space["train"] = lambda dataset, seed: dataset.sum()  # somebody forgot the noise
+    with pytest.raises(AssertionError, match=r"Refuted: .* proves ε ≥ .* at 99.9% confidence, which contradicts .* ε"):
+        space["test_our_training_is_as_private_as_we_say"](tmp_path)
+
+
 def test_the_ten_lines_from_the_command_line(capsys):
     arguments = ["--train", "own_training:train", "--score", "own_training:score", "--workers", "1"]
     assert main(["audit", *arguments, "--claim-epsilon", "2", "--trials", "200", "--store", "trials.db"]) == 0

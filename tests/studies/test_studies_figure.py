@@ -51,3 +51,15 @@ def test_a_study_without_a_figure_or_without_values_says_so():
         draw(study(), RESULTS)
     with pytest.raises(UnsupportedError, match="no finite values"):
         draw(study(kind="lines", x="T", y="paid"), RESULTS)
+
+
+def test_the_line_across_is_named():
+    for kind, mark in (("lines", "black dashes: guarantee"), ("bars", "black ticks: guarantee")):
+        assert mark in render.svg(draw(study(kind=kind, x="T", y="ours", rule="guarantee"), RESULTS))
+        assert mark not in render.svg(draw(study(kind=kind, x="T", y="ours"), RESULTS))
+
+
+def test_the_legend_shows_the_dashes_of_each_series():
+    text = render.svg(draw(study(kind="lines", x="T", y=["ours", "heuristic"], color="q"), RESULTS))
+    legend = text[text.index("role-legend") :]
+    assert 'stroke-dasharray="6,3"' in legend

@@ -377,7 +377,7 @@ def _between(found: Share) -> str:
     """Where the true share lies: what was seen in few trainings may be above or below what is possible in the long run.
 
     >>> _between(Share.of(275, trials=400))
-    'between 62.3% and 74.6% (99% confidence)'
+    'between 62.4% and 74.6% (99% confidence)'
     """
     low, high = found.interval
     return f"between {down(100.0 * low, 1)}% and {up(100.0 * high, 1)}% ({confidence(found.confidence)} confidence)"

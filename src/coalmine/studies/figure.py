@@ -41,9 +41,15 @@ def draw(study: Study, results: Sequence[CellResult]) -> Figure:
         chart = chart.facet(facet=alt.Facet("facet:N", header=title, sort=facets), columns=beside, spacing=24)
     name = study.name.replace("/", "-")
     caption = " ".join([study.citation + ".", *study.notes])
-    return Figure(
-        name=name, title=study.title, caption=caption, chart=finished(chart, study.title, WIDE, fit=not facets)
-    )
+    mark = "black ticks" if _by_name(spec, rows) else "black dashes"
+    subtitle = f"{mark}: {spec['rule']}" if any("rule" in row for row in rows) else ""
+    chart = finished(chart, study.title, WIDE, subtitle=subtitle, fit=not facets)
+    return Figure(name=name, title=study.title, caption=caption, chart=chart)
+
+
+def _by_name(spec: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the places along x are names and not numbers."""
+    return spec["kind"] == "bars" or not all(isinstance(row["x"], (int, float)) for row in rows)
 
 
 def _long(rows: Sequence[Mapping[str, Any]], *, spec: Mapping[str, Any], series: Sequence[str]) -> list[dict[str, Any]]:
@@ -70,12 +76,12 @@ def _long(rows: Sequence[Mapping[str, Any]], *, spec: Mapping[str, Any], series:
 def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequence[str], width: int) -> Any:
     """The marks of one panel."""
     kind = spec["kind"]
-    number = kind != "bars" and all(isinstance(row["x"], (int, float)) for row in rows)
+    number = not _by_name(spec, rows)
     x_scale = alt.Scale(type="log") if spec.get("log_x") else alt.Scale(zero=bool(spec.get("diagonal")), nice=True)
     order = list(dict.fromkeys(str(row["x"]) for row in rows))
     x_title = spec.get("x_title", spec["x"])
     x = (
-        alt.X("x:Q", title=x_title, scale=x_scale)
+        alt.X("x:Q", title=x_title, scale=x_scale, axis=alt.Axis(labelOverlap="greedy", labelSeparation=6))
         if number
         else alt.X(
             "x:N",
@@ -125,9 +131,10 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
             else:
                 extra["shape"] = alt.Shape("series:N", sort=list(series), legend=key)
         if kind == "lines":
-            layers.append(
-                base.mark_line(strokeWidth=2, point=alt.OverlayMarkDef(size=36)).encode(x=x, y=y, color=color, **extra)
-            )
+            layers.append(base.mark_line(strokeWidth=2).encode(x=x, y=y, color=color, **extra))
+            # Points of their own: as part of the line they would take the dashes out of the legend.
+            dots = {"detail": "series:N"} if several else {}
+            layers.append(base.mark_point(size=36, filled=True, opacity=1).encode(x=x, y=y, color=color, **dots))
         else:
             layers.append(
                 base.mark_point(size=70, filled=False, strokeWidth=2, opacity=1).encode(x=x, y=y, color=color, **extra)

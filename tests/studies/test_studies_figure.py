@@ -63,3 +63,8 @@ def test_the_legend_shows_the_dashes_of_each_series():
     text = render.svg(draw(study(kind="lines", x="T", y=["ours", "heuristic"], color="q"), RESULTS))
     legend = text[text.index("role-legend") :]
     assert 'stroke-dasharray="6,3"' in legend
+
+
+def test_bars_of_several_colours_stand_beside_each_other():
+    spec = draw(study(kind="bars", x="T", y="ours", color="q"), RESULTS).chart.to_dict()
+    assert spec["layer"][0]["encoding"]["xOffset"]["field"] == "color"

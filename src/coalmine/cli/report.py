@@ -41,7 +41,7 @@ def report(
         short = found.fingerprint[:12]
         if not found.trials:
             raise StoreError(f"run {short} has no trials yet: play it first (coalmine runs resume {short})")
-        target = reports.check_target(output or Path(f"coalmine-{short}.html"))
+        target = reports.check_target(output or Path(f"coalmine-{short}.html"), name="output")
         result = _stored(opened, found, data_dir=data_dir)
     reports.write_html(result, target)
     written = reports.write_figures(result, figures) if figures is not None else []

@@ -108,11 +108,9 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
     layers: list[Any] = []
     if kind == "bars":
         bars = base.mark_bar(stroke=INK, strokeWidth=1)
-        layers.append(
-            bars.encode(x=x, y=y, color=color, xOffset=alt.XOffset("series:N", sort=list(series)))
-            if len(series) > 1
-            else bars.encode(x=x, y=y, color=color)
-        )
+        beside = "series" if len(series) > 1 else by  # values of ε stand beside each other: stacked they would add up
+        inner = list(series) if beside == "series" else names
+        layers.append(bars.encode(x=x, y=y, color=color, xOffset=alt.XOffset(f"{beside}:N", sort=inner)))
     else:
         extra: dict[str, Any] = {}
         if several:

@@ -4,6 +4,7 @@ import pytest
 from cli_runner import assert_refused, run
 
 from coalmine.adversaries import CATALOGUE
+from coalmine.errors import InvalidInputError
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -27,3 +28,21 @@ def test_json(capsys):
 
 def test_it_takes_no_argument(capsys):
     assert_refused(run(capsys, "adversaries clipbkd"), "clipbkd")
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("static-poison", "shadows", 10**9),
+        ("hidden-state", "simulations", 10**9),
+        ("last-iterate-gradient", "coordinate", 1.5),
+        ("api", "copies", 2),
+    ],
+)
+def test_options_that_would_fill_the_memory_or_do_not_exist_are_refused(name, option, value):
+    from coalmine.adversaries import adversary
+
+    with pytest.raises(InvalidInputError) as caught:
+        adversary(name, **{option: value})
+    assert option in str(caught.value)
+    assert not str(caught.value).endswith("expected one of ")

@@ -43,7 +43,7 @@ class HiddenState:
     def __post_init__(self) -> None:
         _validate.choice("coordinate", self.coordinate, ("random", "least-moved"))
         _validate.integer("every", self.every, at_least=1)
-        _validate.integer("simulations", self.simulations, at_least=1)
+        _validate.integer("simulations", self.simulations, at_least=1, at_most=10_000)
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the coordinate, by simulation or by lot."""

@@ -40,7 +40,7 @@ class StaticPoison:
     )
 
     def __post_init__(self) -> None:
-        _validate.integer("shadows", self.shadows, at_least=1)
+        _validate.integer("shadows", self.shadows, at_least=1, at_most=10_000)
         _validate.choice("shadow_data", self.shadow_data, shadow.SOURCES)
         if self.shadow_steps is not None:
             _validate.integer("shadow_steps", self.shadow_steps, at_least=1)

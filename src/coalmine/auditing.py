@@ -405,7 +405,7 @@ def _judge(setting: Setting, section: config.AdversarySection, played: Played, *
         relation=neighbours.relation,
         copies=neighbours.copies,
         mechanism=setting.mechanism,
-        view=played.attack.evidence,
+        view=read_as(setting, played.attack),
     )
     beliefs = None
     if getattr(played.attack.distinguisher, "log_odds", False):
@@ -446,6 +446,17 @@ def distance(relation: Relation, copies: int) -> int:
     8
     """
     return 2 * copies if relation is Relation.REPLACE else copies
+
+
+def read_as(setting: Setting, attack: Attack) -> View:
+    """The view under which bounds may read an attack's scores.
+
+    The last iterate of linear losses is a plain sum of the steps. With momentum or a regulariser steps count unequally,
+    and scores of such a training, read as that sum, would prove more than is true (docs/last-iterate.md).
+    """
+    training = attack.training or setting.training
+    plain = training.optimiser == Sgd() and training.regulariser == 0.0
+    return attack.evidence if plain else View.ALL_ITERATES
 
 
 def scores_of(trials: Trials) -> Scores:

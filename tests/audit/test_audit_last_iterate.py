@@ -3,8 +3,11 @@
 import pytest
 
 import coalmine
+from coalmine import bounds
+from coalmine.accounting import last_iterate
 from coalmine.config import Execution
 from coalmine.errors import UnsupportedError
+from coalmine.records import DpSgd
 
 
 def settings(*adversaries, **training):
@@ -37,6 +40,32 @@ def test_bounds_read_each_score_as_what_it_is(tmp_path):
     encoding, gradient = result.adversaries[:2]
     known = [max(b.epsilon for b in one.others if b.method == "dpsgd") for one in (encoding, gradient)]
     assert known[0] > known[1]  # seed fixed
+
+
+def last_iterate_bounds(one):
+    return [b.epsilon for b in one.others if any("last iterate" in words for words in b.assumptions)]
+
+
+@pytest.mark.parametrize("change", [{}, {"regularizer": 1.0}, {"momentum": 0.9}])
+def test_steps_that_count_unequally_are_not_read_as_a_plain_sum(tmp_path, change):
+    """With learning rate · regulariser = 1 only the last step is left, so ε is that of one step, exactly: 14.98.
+
+    Read as the sum of four steps, its scores would prove more than is true.
+    """
+    numbers = {"steps": 4, "sample_rate": 0.1, "noise_multiplier": 0.3}
+    made = settings({"name": "last-iterate-gradient", "data": "zero-gradient"}, learning_rate=1.0, **numbers, **change)
+    made["audit"] = {"trials": 20_000, "delta": 1e-5, "confidence": 0.95}
+    (one,) = coalmine.audit(made, store=tmp_path / "trials.db", execution=Execution(workers=1)).adversaries
+    found = last_iterate_bounds(one)
+    assert len(found) == (0 if change else 1)
+    if found:
+        assert found[0] < last_iterate.epsilon(DpSgd(**numbers), delta=1e-5).epsilon  # seed fixed
+        return
+    truth = last_iterate.epsilon(DpSgd(**{**numbers, "steps": 1}), delta=1e-5).epsilon
+    wrong = bounds.dpsgd(
+        one.scores, delta=1e-5, confidence=0.95, sample_rate=0.1, steps=4, family="last_iterate"
+    ).epsilon
+    assert wrong > truth or "momentum" in change  # what would have been reported; with momentum the truth is another
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,8 @@ class DpSgdNoise:
         seen = (
             "the adversary may see every iterate"
             if self.analysis == "standard"
-            else "the adversary sees the last iterate alone and the losses are linear (Theorem 1 of last-iterate-2024)"
+            else "the adversary sees the last iterate alone, the losses are linear, and there is neither momentum nor "
+            "a regulariser (Theorem 1 of last-iterate-2024)"
         )
         words = [
             f"the mechanism is DP-SGD with sampling rate {self.sample_rate:g}, {self.steps} steps and "

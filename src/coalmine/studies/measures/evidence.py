@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from coalmine.auditing import prepare, prove, scores_of
+from coalmine.auditing import prepare, prove, read_as, scores_of
 from coalmine.config import AdversarySection, AuditConfig
 from coalmine.records import LowerBound
 from coalmine.studies.cells import Cell, Scale, Study
@@ -52,7 +52,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             relation=played.attack.neighbours.relation,
             copies=played.attack.neighbours.copies,
             mechanism=setting.mechanism,
-            view=played.attack.evidence,
+            view=read_as(setting, played.attack),
         )
         own = dict.fromkeys(BOUNDS, 0.0)
         for name, epsilon in _named(first, others):

@@ -7,7 +7,7 @@ import math
 
 from coalmine import bounds
 from coalmine.accounting import encoding
-from coalmine.auditing import distance, prepare, scores_of
+from coalmine.auditing import distance, prepare, read_as, scores_of
 from coalmine.config import AuditConfig
 from coalmine.records import DpSgd
 from coalmine.roles import View
@@ -37,7 +37,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     rows = distance(neighbours.relation, neighbours.copies)
     found: dict[str, float | None] = {"if last iterate": None}
     families = {"if DP-SGD": "standard"}
-    if played.attack.evidence is not View.ALL_ITERATES:
+    if read_as(setting, played.attack) is not View.ALL_ITERATES:
         families = {"if last iterate": "last_iterate", **families}
     found |= {
         name: bounds.dpsgd(

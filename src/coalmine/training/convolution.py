@@ -98,13 +98,13 @@ class Conv2d:
         torch.index_select(pictures.flatten(1), 1, places, out=patches.view(pictures.shape[0], -1))
         return patches
 
-    def _errors(self, e: Tensor, run: Run) -> Tensor:
+    def _errors(self, e: Tensor) -> Tensor:
         """Errors as rows: ``[S, W, places, outputs]``."""
         return e.movedim(2, -1).flatten(2, 3)
 
     def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
         """Errors times weights, put back in their places."""
-        rows = self._errors(e, run)
+        rows = self._errors(e)
         columns = run.buffer("d", (*rows.shape[:3], self.inputs * self.kernel**2))
         products.back(rows, p[0].flatten(2), out=columns, counts=run.counts)
         return self._put_back(columns.flatten(0, 1), x)
@@ -129,7 +129,7 @@ class Conv2d:
 
     def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
         """‖Σ_places e·aᵀ‖² of each example, and of the bias."""
-        return positional_norms(self._held(x, run), self._errors(e, run), bias=self.bias, counts=run.counts)
+        return positional_norms(self._held(x, run), self._errors(e), bias=self.bias, counts=run.counts)
 
     def _held(self, x: Tensor, run: Run) -> Tensor:
         """The patches that the forward pass left."""
@@ -138,7 +138,7 @@ class Conv2d:
 
     def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
         """Σ e·aᵀ over examples and places."""
-        rows = self._errors(e, run)
+        rows = self._errors(e)
         products.outer(rows, self._held(x, run), out=out[0].flatten(2), counts=run.counts, accumulate=accumulate)
         if self.bias:
             products.row_sums(rows, out=out[1], counts=run.counts, accumulate=accumulate)

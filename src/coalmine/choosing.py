@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from coalmine import _validate
 from coalmine.accounting import standard
-from coalmine.auditing import Setting, prepare
 from coalmine.config import AuditConfig, Execution
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.identifiability import belief as beliefs
@@ -22,6 +21,7 @@ from coalmine.identifiability import choose
 from coalmine.identifiability.choose import Point, Sweep
 from coalmine.records import DpSgd
 from coalmine.roles import Iterate, Queries, View
+from coalmine.setting import Setting, prepare
 from coalmine.training import Dataset, Neighbours, train
 
 GRID = (0.52, 0.6, 0.75, 0.9, 0.99)

@@ -7,11 +7,13 @@ import pytest
 
 from coalmine import auditing as audits
 from coalmine import bounds, config, data
-from coalmine.auditing import audit, distance, prepare, prove, scores_of
+from coalmine.auditing import audit
 from coalmine.config import Execution
 from coalmine.errors import InvalidInputError, StoreError, UnsupportedError
 from coalmine.game import BuiltInTask
+from coalmine.proof import distance, prove, scores_of
 from coalmine.records import Relation, Scores
+from coalmine.setting import prepare
 from coalmine.store import Store, Trials
 
 ONE = Execution(workers=1)
@@ -263,7 +265,7 @@ def test_a_convolutional_network_is_what_it_says_and_plays(kind, name, tmp_path,
         name="pictures", x_train=x[:30], y_train=y[:30], x_test=x[30:], y_test=y[30:], classes=10,
         image_shape=(1, 28, 28), citation="", licence="",
     )  # fmt: skip
-    monkeypatch.setattr(audits.data, "load", lambda name, *, data_dir: pictures)
+    monkeypatch.setattr(data, "load", lambda name, *, data_dir: pictures)
     made = settings(data={"name": f"pictures for {kind}", "rows": None}, model={"kind": kind},
                     training={"steps": 1}, audit={"trials": 4})  # fmt: skip
     assert type(prepare(made).network).__name__ == name

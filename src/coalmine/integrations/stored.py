@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import auditing, bounds
+from coalmine import bounds, proof
 from coalmine.accounting import standard
 from coalmine.config import FunctionConfig
 from coalmine.errors import InvalidInputError
@@ -29,7 +29,7 @@ def stored_result(store: Store, run: str) -> AuditResult:
     trials = store.scores(found.fingerprint, below=section.trials)
     if min(np.sum(trials.world == 0), np.sum(trials.world == 1)) == 0:
         raise InvalidInputError(f"run {found.fingerprint[:12]} has no trials yet: expected some in each world")
-    scores = auditing.scores_of(trials)
+    scores = proof.scores_of(trials)
     claim = _guarantee(settings)
     evidence = _prove(settings, scores, claim)
     reasons = [(one.trial, one.reason) for one in store.failures(found.fingerprint) if one.trial is not None]
@@ -124,9 +124,7 @@ def _prove(settings: FunctionConfig, scores: Scores, claim: Guarantee) -> _Evide
     """
     section, relation = settings.audit, Relation.parse(settings.relation)
     delta, confidence = section.delta, section.confidence
-    first, others = auditing.prove(
-        scores, delta=delta, confidence=confidence, relation=relation, copies=settings.copies
-    )
+    first, others = proof.prove(scores, delta=delta, confidence=confidence, relation=relation, copies=settings.copies)
     if relation is Relation.REPLACE:
         replaced = next(
             one

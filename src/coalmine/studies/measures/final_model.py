@@ -7,10 +7,11 @@ import math
 
 from coalmine import bounds
 from coalmine.accounting import encoding
-from coalmine.auditing import distance, prepare, read_as, scores_of
 from coalmine.config import AuditConfig
+from coalmine.proof import distance, if_dpsgd, read_as, scores_of
 from coalmine.records import DpSgd
 from coalmine.roles import View
+from coalmine.setting import prepare
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
 
@@ -40,16 +41,8 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     if read_as(setting, played.attack) is not View.ALL_ITERATES:
         families = {"if last iterate": "last_iterate", **families}
     found |= {
-        name: bounds.dpsgd(
-            scores,
-            delta=delta,
-            confidence=confidence,
-            copies=rows,
-            sample_rate=mechanism.sample_rate,
-            steps=mechanism.steps,
-            sampling=mechanism.sampling,
-            family=family,
-            weigh="curves",
+        name: if_dpsgd(
+            scores, mechanism, family=family, delta=delta, confidence=confidence, copies=rows, weigh="curves"
         ).epsilon
         for name, family in families.items()
     }

@@ -80,8 +80,12 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
     x_scale = alt.Scale(type="log") if spec.get("log_x") else alt.Scale(zero=bool(spec.get("diagonal")), nice=True)
     order = list(dict.fromkeys(str(row["x"]) for row in rows))
     x_title = spec.get("x_title", spec["x"])
+    axis = alt.Axis(labelOverlap="greedy", labelSeparation=6)
+    if number and spec.get("log_x"):  # the points that were measured: of a logarithmic axis the last label gets lost
+        axis.values = sorted({float(row["x"]) for row in rows})
+        axis.labelFlush = False
     x = (
-        alt.X("x:Q", title=x_title, scale=x_scale, axis=alt.Axis(labelOverlap="greedy", labelSeparation=6))
+        alt.X("x:Q", title=x_title, scale=x_scale, axis=axis)
         if number
         else alt.X(
             "x:N",

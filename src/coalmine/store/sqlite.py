@@ -57,7 +57,8 @@ class Store:
         """Open the store at ``path``; make it if it is not there, unless ``create`` is False."""
         where = Path(path)
         if not create and not where.is_file():
-            raise StoreError(f"store {str(where)!r}: there is no such file; give the path of a store (--store PATH)")
+            found = "this is a folder" if where.is_dir() else "there is no such file"
+            raise StoreError(f"store {str(where)!r}: {found}; give the path of a store (--store PATH)")
         with _database.explained(where):
             return cls(where, _database.connect(where))
 

@@ -8,6 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from coalmine.config import AuditConfig, FunctionConfig
 from coalmine.identifiability.estimates import Beliefs
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, Scores, plain
@@ -57,6 +59,19 @@ class AdversaryResult:
         """
         same = [one for one in self.others if isinstance(one, LowerBound) and one.relation is self.bound.relation]
         return next((one for method in ("dpsgd", "gdp") for one in same if one.method == method), None)
+
+    @property
+    def log_odds(self) -> Scores | None:
+        """The scores of an adversary whose scores are log-odds; None for any other.
+
+        A training that failed stands below all others among the scores, for the bounds. That is no belief: who saw
+        nothing is left at even odds.
+        """
+        if self.beliefs is None or self.scores is None or not self.failed:
+            return None if self.beliefs is None else self.scores
+        worlds = self.scores.world0, self.scores.world1
+        lowest = min(float(world.min()) for world in worlds)
+        return Scores(*(np.where(world == lowest, 0.0, world) for world in worlds))
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""

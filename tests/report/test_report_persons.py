@@ -77,3 +77,25 @@ def _values(tree):
             yield tree
         for item in tree:
             yield from _values(item)
+
+
+def _bars(one):
+    """The bars of the picture of beliefs."""
+    datasets = report.persons.figure(one).chart.to_dict()["datasets"].values()
+    return next(rows for rows in datasets if rows and "to" in rows[0])
+
+
+def test_a_training_that_failed_is_drawn_and_told_as_knowing_nothing():
+    """Three trainings of world 0 failed: their scores stand below all others, which as log-odds would be certainty."""
+    whole = believer()
+    world0 = whole.scores.world0.copy()
+    world0[:3] = -50.0
+    one = dataclasses.replace(whole, scores=Scores(world0, whole.scores.world1), failed=3)
+    assert one.log_odds.world0[:3].tolist() == [0.0, 0.0, 0.0]
+    assert one.log_odds.world0[3:].tolist() == world0[3:].tolist()
+    assert "in the worst of all more than 99.9%" not in " ".join(words.certainty(one))
+    unaware = dataclasses.replace(one, failed=0)
+    assert "in the worst of all more than 99.9%" in " ".join(words.certainty(unaware))
+    tops = [max(row["to"] for row in _bars(given)) for given in (one, unaware)]
+    assert tops[0] < 0.9 < tops[1] == 1.0
+    assert dataclasses.replace(one, beliefs=None).log_odds is None

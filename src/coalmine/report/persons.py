@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from scipy import special
 
 from coalmine.identifiability.estimates import Beliefs, right_log_odds
-from coalmine.records import Scores
 from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished, slug
 from coalmine.report.words import certainty, up
 
@@ -25,16 +24,16 @@ def sections(result: AuditResult) -> list[tuple[AdversaryResult, list[str], Figu
     return [
         (one, certainty(one), figure(one, width=WIDE), figure(one, width=NARROW))
         for one in result.adversaries
-        if one.beliefs is not None and one.scores is not None
+        if one.log_odds is not None
     ]
 
 
 def _parts(one: AdversaryResult) -> tuple[Beliefs, NDArray[np.float64]]:
     """The summary and every belief in the right world."""
+    odds = one.log_odds
     assert one.beliefs is not None
-    scores = one.scores
-    assert isinstance(scores, Scores)
-    return one.beliefs, np.asarray(special.expit(right_log_odds(scores)))
+    assert odds is not None
+    return one.beliefs, np.asarray(special.expit(right_log_odds(odds)))
 
 
 def figure(one: AdversaryResult, *, width: int = WIDE) -> Figure:

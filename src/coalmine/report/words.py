@@ -322,10 +322,10 @@ def _exception(result: AuditResult) -> str:
 
 def certainty(one: AdversaryResult) -> list[str]:
     """How sure the adversary became, in words that need no mathematics; nothing where its scores are no beliefs."""
-    found, scores = one.beliefs, one.scores
-    if found is None or scores is None:
+    found, odds = one.beliefs, one.log_odds
+    if found is None or odds is None:
         return []
-    right = special.expit(right_log_odds(scores))
+    right = special.expit(right_log_odds(odds))
     count = right.size
     lines = [
         f"This was played {count} times. In half of the trainings the person's row was used, in the other half "

@@ -63,7 +63,8 @@ def rank_of_row_minima(
     """The value of rank ``rank`` (from 0, ascending) among the row minima of ``critical(alpha, beta)``.
 
     The minima over some columns alone are too large, so their order statistic is an upper end. Only rows with a pair
-    on or above the curve of that end can have a smaller minimum.
+    on or above the curve of that end can have a smaller minimum. Should rounding of the curve lose a row that counts,
+    it shows: the order statistic of the others is then above that end, and all rows are asked.
     """
     if alpha.size < _WORTH_IT:
         return _rank(critical(alpha, beta), rank)
@@ -72,7 +73,10 @@ def rank_of_row_minima(
         return most
     if np.isfinite(most):
         rows = reached(curve(most * (1.0 + _SLACK)), alpha, beta).any(axis=1)
-        alpha, beta = alpha[rows], beta[rows]
+        if np.count_nonzero(rows) > rank:
+            found = _rank(critical(alpha[rows], beta[rows]), rank)
+            if found <= most:
+                return found
     return _rank(critical(alpha, beta), rank)
 
 

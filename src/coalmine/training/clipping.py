@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from coalmine.training.embedding import Embedding
-from coalmine.training.layers import Activation, Flatten, Layer, Linear, Run
+from coalmine.training.layers import Activation, Flatten, Layer, Linear, Part, Run
 from coalmine.training.networks import Network, parameter_shapes
 
 Views = list[list[Tensor]]
 """The parameters of each layer, as views of the stacked parameter vectors."""
 
 
-def parameter_views(flat: Tensor, layers: Sequence[Layer]) -> Views:
+def parameter_views(flat: Tensor, layers: Sequence[Part]) -> Views:
     """Views of ``[S, P]`` in the shapes of the layers' parameters."""
     views: Views = []
     start = 0
@@ -57,7 +58,8 @@ class ClosedForm:
         return all(isinstance(layer, Linear | Activation) for layer in self.layers)
 
     def __init__(self, network: Network) -> None:
-        self.layers = network.layers()
+        # Networks that hide what they do go to another engine (stack.make_engine).
+        self.layers = cast("tuple[Layer, ...]", network.layers())
         self.tokens = isinstance(self.layers[0], Embedding)
         self._trained = [bool(layer.shapes()) for layer in self.layers]
         self._first = self._trained.index(True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from coalmine import seeds
 from coalmine.training.canary import ExampleCanary, Neighbours
 from coalmine.training.data import Dataset
-from coalmine.training.layers import Activation, Layer, Linear
+from coalmine.training.layers import Activation, Linear, Part
 from coalmine.training.networks import Network
 
 try:
@@ -119,7 +119,7 @@ class CompiledSums:
     """Clipped sums of a stack of perceptrons: one call a step."""
 
     def __init__(
-        self, layers: Sequence[Layer], table: CompiledTable, *, models: int, width: int, clip: float, divisor: float
+        self, layers: Sequence[Part], table: CompiledTable, *, models: int, width: int, clip: float, divisor: float
     ) -> None:
         self._table, self._width = table, width
         self._clip, self._weight = np.float32(clip), np.float32(1.0 / divisor)
@@ -154,7 +154,7 @@ class CompiledSums:
 _KINDS = {"relu": 0, "tanh": 1, "sigmoid": 2}
 
 
-def _plan(layers: Sequence[Layer], *, rows: int) -> tuple[NDArray[np.int64], int]:
+def _plan(layers: Sequence[Part], *, rows: int) -> tuple[NDArray[np.int64], int]:
     """Where everything is, layer by layer, as the kernel wants it, and how much room it takes."""
     linear = [layer for layer in layers if isinstance(layer, Linear)]
     activations = [layer.kind for layer in layers if isinstance(layer, Activation)]

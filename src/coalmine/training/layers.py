@@ -59,8 +59,8 @@ class Run:
         return self.scratch((self.layer, name), shape)
 
 
-class Layer(Protocol):
-    """One layer for a whole stack. ``p`` are its parameters, x and y its input and output, e the error of y."""
+class Part(Protocol):
+    """A part of a network seen from outside: its parameters, how they start, and a module that does the same."""
 
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of its parameters, for one model."""
@@ -77,6 +77,10 @@ class Layer(Protocol):
     def fans(self) -> tuple[tuple[int, int] | None, ...]:
         """(fan in, fan out) of each weight; nothing for a parameter that starts at a constant."""
         ...
+
+
+class Layer(Part, Protocol):
+    """One layer for a whole stack. ``p`` are its parameters, x and y its input and output, e the error of y."""
 
     def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
         """The output."""
@@ -107,8 +111,8 @@ class NoParameters:
         return ()
 
     def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
-        """Never called."""
-        raise NotImplementedError
+        """Nothing: there is no gradient."""
+        return e.new_zeros(e.shape[:2])
 
     def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
         """Nothing to add."""

@@ -26,7 +26,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.training.clipping import Views, clip_factors
-from coalmine.training.layers import Layer, Run, Shape
+from coalmine.training.layers import Part, Run, Shape
 
 _GRADIENT_FLOATS = 2**23
 """Per-example gradients are built for at most about this many numbers at a time."""
@@ -60,7 +60,7 @@ class FromModule:
         object.__setattr__(self, "classes", _validate.integer("classes", classes, at_least=2))
         object.__setattr__(self, "tokens", tokens)
 
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[Part, ...]:
         """The module as one layer."""
         return (Opaque(self.body, self.input_shape, self.classes, self.tokens),)
 
@@ -119,7 +119,7 @@ def check_independence(body: nn.Module, x: NDArray[Any], *, classes: int) -> Non
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Opaque:
-    """A module seen from outside: its parameters, and nothing of what it does."""
+    """A module seen from outside: its parameters, and nothing of what it does (:class:`PerExample` trains it)."""
 
     body: nn.Module
     input_shape: Shape
@@ -154,23 +154,6 @@ class Opaque:
         """Vectors and scalars start where the module has them."""
         return tuple(p.detach().double().cpu().flatten().numpy() for p in self._trained())
 
-    # A stack asks none of these of an opaque layer: :class:`PerExample` does the work.
-    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
-        """Never called."""
-        raise NotImplementedError
-
-    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
-        """Never called."""
-        raise NotImplementedError
-
-    def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
-        """Never called."""
-        raise NotImplementedError
-
-    def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
-        """Never called."""
-        raise NotImplementedError
-
 
 class PerExample:
     """Clipped sums for a module, one model at a time, a fixed number of examples at a time."""
@@ -178,7 +161,7 @@ class PerExample:
     takes_matrices = False
 
     def __init__(self, layer: Opaque, *, device: torch.device, dtype: torch.dtype) -> None:
-        self.layers: tuple[Layer, ...] = (layer,)
+        self.layers: tuple[Part, ...] = (layer,)
         self.tokens = layer.tokens
         self._body = layer.module().to(device=device, dtype=dtype)
         self._names = [name for name, p in self._body.named_parameters() if p.requires_grad]

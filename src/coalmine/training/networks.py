@@ -18,7 +18,7 @@ from torch import nn
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.training.convolution import Conv2d
-from coalmine.training.layers import Activation, Flatten, Layer, Linear, Shape
+from coalmine.training.layers import Activation, Flatten, Layer, Linear, Part, Shape
 
 ACTIVATIONS = ("relu", "tanh", "sigmoid")
 
@@ -36,12 +36,12 @@ class Network(Protocol):
         """How many classes it tells apart."""
         ...
 
-    def layers(self) -> tuple[Layer, ...]:
+    def layers(self) -> tuple[Part, ...]:
         """The layers, first to last."""
         ...
 
 
-def parameter_shapes(layers: Sequence[Layer]) -> tuple[tuple[Shape, ...], ...]:
+def parameter_shapes(layers: Sequence[Part]) -> tuple[tuple[Shape, ...], ...]:
     """The shapes of every layer's parameters."""
     return tuple(layer.shapes() for layer in layers)
 
@@ -110,7 +110,7 @@ def glorot(network: Network, *, scale: float, generator: np.random.Generator) ->
     return start
 
 
-def constants(layer: Layer) -> tuple[ArrayLike, ...]:
+def constants(layer: Part) -> tuple[ArrayLike, ...]:
     """Where each parameter of a layer starts if it is not drawn: 0, or what the layer says (1 for a norm's scale)."""
     given: tuple[ArrayLike, ...] | None = getattr(layer, "constants", None)
     return given if given is not None else (0.0,) * len(layer.shapes())

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from coalmine import bits
+from coalmine.theory import bits
 
 
 def test_rates_are_those_of_the_noisy_cell():

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine import curves
 from coalmine.errors import InvalidInputError
+from coalmine.theory import curves
 
 
 def true_delta(mu: float, epsilon: float) -> mp.mpf:

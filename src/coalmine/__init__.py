@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coalmine.auditing import audit
+    from coalmine.auditing.run import audit
     from coalmine.integrations import Worlds, audit_function, neighbours
 
 __all__ = ["Worlds", "__version__", "audit", "audit_function", "neighbours"]
@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Worlds": "coalmine.integrations",
-    "audit": "coalmine.auditing",
+    "audit": "coalmine.auditing.run",
     "audit_function": "coalmine.integrations",
     "neighbours": "coalmine.integrations",
 }

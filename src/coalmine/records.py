@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,6 +117,104 @@ class Guarantee(_PrivacyStatement):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Heuristic(_PrivacyStatement):
     """A prediction of the privacy loss. The truth may be larger: never report it as a guarantee."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpsilonClaim:
+    """The claim "(ε, δ)-DP under this relation".
+
+    >>> EpsilonClaim(epsilon=2.0, delta=1e-5).relation.value
+    'add_remove'
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation = Relation.ADD_REMOVE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
+        object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
+        object.__setattr__(self, "relation", Relation.parse(self.relation))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "epsilon", **plain(dataclasses.asdict(self))}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MechanismClaim:
+    """The claim "no more is released than by this mechanism": its whole trade-off curve, not ε at one δ.
+
+    ``delta`` is where ε is stated for people; the test of the claim does not depend on it.
+
+    >>> MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=2.0, steps=1), delta=1e-5).relation.value
+    'add_remove'
+    """
+
+    mechanism: DpSgd
+    delta: float
+
+    def __post_init__(self) -> None:
+        _validate.instance("mechanism", self.mechanism, DpSgd)
+        object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
+
+    @property
+    def relation(self) -> Relation:
+        """The mechanism's own."""
+        return self.mechanism.relation
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "mechanism", **plain(dataclasses.asdict(self)), "relation": self.relation.value}
+
+
+Claim: TypeAlias = EpsilonClaim | MechanismClaim
+"""What is said about a training, and tested: never stored as a :class:`Guarantee`, because nobody has proved it."""
+
+
+class Outcome(StrEnum):
+    """How a claim fares. The number is the exit code of every command that judges."""
+
+    CONSISTENT = "consistent"
+    """Not refuted, and a training that leaks clearly more would have been."""
+    REFUTED = "refuted"
+    """False at the stated confidence."""
+    INCONCLUSIVE = "inconclusive"
+    """Not refuted, but nothing much could have been: this says nothing about the claim."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 consistent, 1 refuted, 3 inconclusive (2 is wrong input, 4 an error of ours)."""
+        return {"consistent": 0, "refuted": 1, "inconclusive": 3}[self.value]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Power:
+    """What would have been refuted: ``alternative`` in words, and the probability of refuting it."""
+
+    alternative: str
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a judge says about a claim: the outcome, why, and what this evidence could have refuted.
+
+    ``ceiling`` is the largest ε that a perfect attack could have proved with as many trials, by a method that decides.
+    """
+
+    outcome: Outcome
+    confidence: float
+    reasons: tuple[str, ...]
+    power: Power | None = None
+    ceiling: float | None = None
+
+    def __str__(self) -> str:
+        return self.outcome.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "verdict", **plain(dataclasses.asdict(self))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine import curves
 from coalmine.accounting import calibrate, standard
 from coalmine.errors import InvalidInputError
 from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling
+from coalmine.theory import curves
 
 CHEAP = [name for name in calibrate.ANALYSES if name not in ("standard", "rdp", "last_iterate_worst")]
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coalmine import curves
 from coalmine.accounting import _shifted, last_iterate
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Heuristic
+from coalmine.theory import curves
 
 
 def mechanism(q: float, sigma: float, steps: int, **more: object) -> DpSgd:

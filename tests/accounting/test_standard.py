@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from coalmine import curves
 from coalmine.accounting import full_batch, last_iterate, standard
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Guarantee, Heuristic
+from coalmine.theory import curves
 
 
 def mechanism(q: float, sigma: float, steps: int, **more: object) -> DpSgd:

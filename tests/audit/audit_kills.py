@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 
-import coalmine.auditing  # loaded once here, so that the audits below start at once
+import coalmine.auditing.run  # loaded once here, so that the audits below start at once
 import coalmine.cli
 
 

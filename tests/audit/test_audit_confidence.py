@@ -2,8 +2,8 @@
 
 import pytest
 
-from coalmine import config
-from coalmine.auditing import audit
+from coalmine.auditing import config
+from coalmine.auditing.run import audit
 from coalmine.store import Store
 
 

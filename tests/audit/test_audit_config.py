@@ -2,7 +2,7 @@
 
 import pytest
 
-from coalmine import config
+from coalmine.auditing import config
 from coalmine.errors import InvalidInputError
 
 TREE = {

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coalmine import config
-from coalmine.auditing import audit
-from coalmine.config import Execution
+from coalmine.auditing import config
+from coalmine.auditing.config import Execution
+from coalmine.auditing.run import audit
 from coalmine.store import Store
 
 CONFIG = """

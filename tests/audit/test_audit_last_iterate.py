@@ -5,7 +5,7 @@ import pytest
 import coalmine
 from coalmine import bounds
 from coalmine.accounting import last_iterate
-from coalmine.config import Execution
+from coalmine.auditing.config import Execution
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd
 

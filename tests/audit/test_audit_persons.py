@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from coalmine.adversaries.distinguishers.likelihood import DISTANCE, LOSS
-from coalmine.auditing import audit
-from coalmine.config import Execution, parse
-from coalmine.persons import beliefs_of, log_odds_of
-from coalmine.proof import scores_of
+from coalmine.auditing.config import Execution, parse
+from coalmine.auditing.persons import beliefs_of, log_odds_of
+from coalmine.auditing.proof import scores_of
+from coalmine.auditing.run import audit
 from coalmine.records import Relation
 from coalmine.store import Trials
 from coalmine.training import TrainingConfig

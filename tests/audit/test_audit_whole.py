@@ -5,15 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from coalmine import auditing as audits
-from coalmine import bounds, config, data
-from coalmine.auditing import audit
-from coalmine.config import Execution
+from coalmine import bounds, data
+from coalmine.auditing import config
+from coalmine.auditing import run as audits
+from coalmine.auditing.config import Execution
+from coalmine.auditing.proof import distance, prove, scores_of
+from coalmine.auditing.run import audit
+from coalmine.auditing.setting import prepare
 from coalmine.errors import InvalidInputError, StoreError, UnsupportedError
 from coalmine.game import BuiltInTask
-from coalmine.proof import distance, prove, scores_of
 from coalmine.records import Relation, Scores
-from coalmine.setting import prepare
 from coalmine.store import Store, Trials
 
 ONE = Execution(workers=1)

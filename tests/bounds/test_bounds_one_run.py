@@ -9,9 +9,9 @@ from scipy import special, stats
 from coalmine import bounds
 from coalmine.bounds.known import one_runs
 from coalmine.bounds.one_run import count_guesses, default_guess_numbers, p_value
-from coalmine.curves import EpsilonDeltaCurve, GaussianCurve, ProfileCurve
 from coalmine.errors import UnsupportedError
 from coalmine.records import OneRunScores
+from coalmine.theory.curves import EpsilonDeltaCurve, GaussianCurve, ProfileCurve
 
 
 def guesses(m, r, v):

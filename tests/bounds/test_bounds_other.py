@@ -11,9 +11,9 @@ from coalmine.bounds._rates import upper_limit
 from coalmine.bounds.anytime import _log_betainc, _log_bets, anytime_limit
 from coalmine.bounds.bayesian import posterior_mass
 from coalmine.bounds.dpsgd import DpSgdNoise, GroupCurve
-from coalmine.curves import GaussianCurve, gaussian_mu
 from coalmine.errors import UnsupportedError
 from coalmine.records import Counts, DpSgd, Estimate, LowerBound, OneRunScores, Scores
+from coalmine.theory.curves import GaussianCurve, gaussian_mu
 
 
 def counts(fp, n0, fn, n1):

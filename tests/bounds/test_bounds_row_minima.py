@@ -5,7 +5,7 @@ import pytest
 
 from coalmine.bounds import DpSgdNoise, EpsilonDelta, Gdp, _row_minima, sup
 from coalmine.bounds._rates import lattice
-from coalmine.curves import EpsilonDeltaCurve, GaussianCurve, ProfileCurve
+from coalmine.theory.curves import EpsilonDeltaCurve, GaussianCurve, ProfileCurve
 
 PROFILE = ProfileCurve(np.linspace(0.0, 6.0, 40), np.exp(-np.linspace(1.0, 14.0, 40)))
 

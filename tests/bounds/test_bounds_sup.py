@@ -11,9 +11,9 @@ from coalmine import bounds
 from coalmine.bounds import sup
 from coalmine.bounds._rates import lattice
 from coalmine.bounds.families import EpsilonDelta, Gdp
-from coalmine.curves import gaussian_epsilon
 from coalmine.errors import UnsupportedError
 from coalmine.records import Scores
+from coalmine.theory.curves import gaussian_epsilon
 
 EPSILON = gaussian_epsilon(1.0, delta=1e-5)
 

@@ -10,8 +10,8 @@ from scipy import special, stats
 from coalmine import bounds
 from coalmine.bounds._rates import dkw_width, errors_by_position, lattice, upper_limit
 from coalmine.bounds.families import EpsilonDelta, Gdp, group_epsilon
-from coalmine.curves import gaussian_epsilon
 from coalmine.records import Counts, Estimate, LowerBound, Relation, Scores
+from coalmine.theory.curves import gaussian_epsilon
 
 
 def counts(fp, n0, fn, n1):

@@ -9,7 +9,7 @@ import pytest
 from cli_runner import assert_refused, run
 from scipy import stats
 
-from coalmine import curves
+from coalmine.theory import curves
 
 CONFIG = """
 [data]

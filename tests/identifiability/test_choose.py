@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine import curves
 from coalmine.accounting import standard
 from coalmine.errors import InvalidInputError
 from coalmine.identifiability import advantage, choose
 from coalmine.records import DpSgd
+from coalmine.theory import curves
 
 
 def test_belief_by_both_ways() -> None:

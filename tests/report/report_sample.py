@@ -5,11 +5,12 @@ import math
 
 import numpy as np
 
-from coalmine import bounds, config
+from coalmine import bounds
 from coalmine.accounting import last_iterate, standard
+from coalmine.auditing import config
+from coalmine.auditing.results import AdversaryResult, AuditResult
 from coalmine.bounds import HoldOut, Optimistic, Sup
 from coalmine.records import DpSgd, Guarantee, Relation, Scores
-from coalmine.results import AdversaryResult, AuditResult
 from coalmine.roles import View
 
 MECHANISM = DpSgd(sample_rate=0.05, noise_multiplier=1.1, steps=100)

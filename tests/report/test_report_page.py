@@ -11,7 +11,8 @@ import tomllib
 import pytest
 import report_sample as sample
 
-from coalmine import config, report
+from coalmine import report
+from coalmine.auditing import config
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation
 from coalmine.report import figures, render, tables, words
@@ -223,7 +224,7 @@ def test_without_the_packages_the_error_names_the_extra(monkeypatch):
 
 def test_the_results_and_the_words_load_no_drawing_and_no_training():
     code = (
-        "import sys, coalmine.results, coalmine.report, coalmine.report.tables;"
+        "import sys, coalmine.auditing.results, coalmine.report, coalmine.report.tables;"
         "print([name for name in ('altair', 'vl_convert', 'jinja2', 'torch') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

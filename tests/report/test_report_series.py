@@ -6,10 +6,10 @@ import report_sample as sample
 from scipy import special, stats
 
 from coalmine import bounds
-from coalmine.curves import EpsilonDeltaCurve
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation, Scores
 from coalmine.report import series
+from coalmine.theory.curves import EpsilonDeltaCurve
 
 
 def test_histogram_counts_every_trial_once():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.auditing import Nobody
-from coalmine.config import Execution
+from coalmine.auditing.config import Execution
+from coalmine.auditing.run import Nobody
 from coalmine.identifiability import estimates
 from coalmine.store import Store
 from coalmine.studies import Bench, Cell, Scale, Study, find, measures, names, run_cell

@@ -122,8 +122,8 @@ def test_unknown_names():
 def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(tmp_path, monkeypatch):
     """Little noise promises much, much noise little: a bound between the two is INVALID if the second one gives it."""
     from coalmine import bounds
-    from coalmine.auditing import Nobody
-    from coalmine.config import Execution
+    from coalmine.auditing.config import Execution
+    from coalmine.auditing.run import Nobody
     from coalmine.records import Counts
     from coalmine.store import Store
     from coalmine.studies import Bench, Cell, Scale, Study, run_cell

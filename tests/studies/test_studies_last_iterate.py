@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from coalmine.auditing import Nobody
-from coalmine.config import Execution
+from coalmine.auditing.config import Execution
+from coalmine.auditing.run import Nobody
 from coalmine.store import Store
 from coalmine.studies import Cell, Scale, Study, find
 from coalmine.studies.measures import Bench

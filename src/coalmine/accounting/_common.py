@@ -9,8 +9,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine import curves
 from coalmine.records import DpSgd, Relation
+from coalmine.theory import curves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,10 +12,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from coalmine import _validate, bits
+from coalmine import _validate
 from coalmine.accounting import last_iterate, standard
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Relation, Sampling, plain
+from coalmine.theory import bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Encoded:
 
 
 def one_bit(mechanism: DpSgd, *, delta: float, threshold: float | None = None, step: float = bits.TENTHS) -> Encoded:
-    """Each step kept as the bit [A_t + N(0, σ²) ≥ τ], in exact arithmetic (:mod:`coalmine.bits`).
+    """Each step kept as the bit [A_t + N(0, σ²) ≥ τ], in exact arithmetic (:mod:`coalmine.theory.bits`).
 
     Without a ``threshold`` the best multiple of ``step`` is taken.
 

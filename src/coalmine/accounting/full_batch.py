@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 
-from coalmine import _validate, curves
+from coalmine import _validate
 from coalmine.accounting._common import sensitivity
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Heuristic, Sampling
+from coalmine.theory import curves
 
 ANALYSIS = "full_batch"
 

@@ -21,12 +21,13 @@ from collections.abc import Callable
 import numpy as np
 from scipy import special
 
-from coalmine import _validate, curves
+from coalmine import _validate
 from coalmine.accounting import _shifted
 from coalmine.accounting._common import Profile, gaussian_steps_mu
 from coalmine.accounting._shifted import Array
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Heuristic, Relation, Sampling
+from coalmine.theory import curves
 
 ANALYSIS = "last_iterate"
 ANALYSIS_WORST = "last_iterate_worst"

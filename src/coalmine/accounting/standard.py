@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import _validate, curves
+from coalmine import _validate
 from coalmine.accounting import _losses
 from coalmine.accounting._common import Profile, gaussian_steps_mu, sensitivity
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling
+from coalmine.theory import curves
 
 ANALYSES = ("pld", "rdp")
 

@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from coalmine import _validate, bits, seeds
+from coalmine import _validate, seeds
 from coalmine.errors import InvalidInputError
+from coalmine.theory import bits
 
 Array = NDArray[np.float64]
 

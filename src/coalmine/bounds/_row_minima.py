@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.curves import TradeOff
+from coalmine.theory.curves import TradeOff
 
 Array = NDArray[np.float64]
 

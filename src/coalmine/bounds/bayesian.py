@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
-from coalmine.curves import EpsilonDeltaCurve
 from coalmine.records import Counts, Estimate, Relation
+from coalmine.theory.curves import EpsilonDeltaCurve
 
 _NODES = 2000
 _LARGEST = 100.0

@@ -24,9 +24,9 @@ from scipy import special
 from coalmine import _validate
 from coalmine.bounds._row_minima import reached
 from coalmine.bounds.families import Gdp
-from coalmine.curves import TradeOff
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Relation, Sampling
+from coalmine.theory.curves import TradeOff
 
 Array = NDArray[np.float64]
 

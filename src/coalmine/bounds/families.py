@@ -26,7 +26,7 @@ from scipy import special
 
 from coalmine import _validate
 from coalmine.bounds._row_minima import rank_of_row_minima, reached
-from coalmine.curves import EpsilonDeltaCurve, GaussianCurve, TradeOff, gaussian_epsilon, largest_true
+from coalmine.theory.curves import EpsilonDeltaCurve, GaussianCurve, TradeOff, gaussian_epsilon, largest_true
 
 Array = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from coalmine.curves import gaussian_epsilon
 from coalmine.records import DpSgd, OneRunScores, Scores
+from coalmine.theory.curves import gaussian_epsilon
 
 Array = NDArray[np.float64]
 Sampler = Callable[[np.random.Generator, int, int], Array]

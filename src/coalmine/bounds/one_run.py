@@ -17,9 +17,9 @@ import numpy as np
 from scipy import special
 
 from coalmine import _validate
-from coalmine.curves import largest_true
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Counts, LowerBound, OneRunScores, Relation, Scores
+from coalmine.theory.curves import largest_true
 
 COINS = "every canary was included by its own fair coin, and the guesses use nothing else that depends on the coins"
 FIXED = "the numbers of guesses were fixed before the scores were seen"

@@ -17,8 +17,8 @@ from scipy import special
 
 from coalmine import _validate
 from coalmine.bounds.one_run import Guesses, choose_guesses, one_run_record
-from coalmine.curves import TradeOff, gaussian_epsilon
 from coalmine.records import LowerBound, OneRunScores, Relation
+from coalmine.theory.curves import TradeOff, gaussian_epsilon
 
 Array = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def refutes(guesses: Guesses, curve: TradeOff, *, level: float) -> bool:
     r_i = r_{i+1} + i/(r − i)·(h_i − h_{i+1}); refuted when r_0 + h_0 > r/m, for r guesses of which v are right among m
     canaries. f(1 − x) is the smallest false-positive rate at which the power x can be reached.
 
-    >>> from coalmine.curves import GaussianCurve
+    >>> from coalmine.theory.curves import GaussianCurve
     >>> guesses = Guesses(canaries=1000, guesses=1000, correct=700)
     >>> refutes(guesses, GaussianCurve(mu=0.3), level=0.05), refutes(guesses, GaussianCurve(mu=2.0), level=0.05)
     (True, False)

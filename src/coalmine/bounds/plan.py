@@ -21,9 +21,9 @@ from coalmine.bounds.one_run_fdp import one_run_fdp
 from coalmine.bounds.sup import simulate
 from coalmine.bounds.thresholds import Rule, Sup
 from coalmine.bounds.trials import ceiling_of
-from coalmine.curves import GaussianCurve, gaussian_mu, largest_true
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation, Sampling, plain
+from coalmine.theory.curves import GaussianCurve, gaussian_mu, largest_true
 
 PLANNABLE = (*METHODS, "one_run", "one_run_fdp")
 _MOST = {"one_run": 2**18, "one_run_fdp": 2**14}

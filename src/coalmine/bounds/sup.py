@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from coalmine.bounds._rates import Errors, errors_by_position, lattice, lattice_limits
 from coalmine.bounds.families import Family
 from coalmine.bounds.thresholds import Sup
-from coalmine.curves import TradeOff
 from coalmine.errors import UnsupportedError
 from coalmine.records import Scores
+from coalmine.theory.curves import TradeOff
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ _PILOT = 64
 
 
 class Watch:
-    """A watcher (:class:`coalmine.auditing.Watcher`) that draws on stderr.
+    """A watcher (:class:`coalmine.auditing.run.Watcher`) that draws on stderr.
 
     The bound so far is a confidence sequence: it holds at every moment it is shown, after any number of stops and
     restarts. Its threshold is fixed by the first trials, which do not count, so it is not yet the bound of the report.

@@ -12,8 +12,8 @@ from coalmine.cli._output import Json, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from coalmine.config import AuditConfig, Execution
-    from coalmine.results import AuditResult
+    from coalmine.auditing.config import AuditConfig, Execution
+    from coalmine.auditing.results import AuditResult
 
 
 def audit(
@@ -59,7 +59,7 @@ def audit(
     Trials are stored as they are done: stop at any moment and run the same command again to go on. Exit code 0: the
     evidence is consistent with the claim (or the guarantee); 1: refuted at the stated confidence; 2: bad usage.
     """
-    from coalmine import config as configs
+    from coalmine.auditing import config as configs
 
     overrides = list(set_ or [])
     if trials is not None:
@@ -93,7 +93,7 @@ def run_audit(
 ) -> int:
     """Run an audit with its progress bar, print the result, and give the exit code."""
     from coalmine import report as reports
-    from coalmine.auditing import audit as run
+    from coalmine.auditing.run import audit as run
     from coalmine.cli._watch import Watch
 
     if report is not None:  # found out now, not after hours of training
@@ -118,8 +118,8 @@ def run_own_training(
     report: Path | None,
 ) -> int:
     """The same for a user's own training, scoring and worlds: these names are the only code that is ever loaded."""
-    from coalmine import config as configs
     from coalmine import report as reports
+    from coalmine.auditing import config as configs
     from coalmine.cli._watch import Watch
     from coalmine.integrations import audit_function, load_function, load_worlds, parse_dpsgd
 

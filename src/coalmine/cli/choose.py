@@ -97,9 +97,9 @@ def _sweep(
     as_json: bool,
 ) -> None:
     """Train at several beliefs, then print and draw what each costs."""
-    from coalmine import choosing
+    from coalmine.auditing import choosing
+    from coalmine.auditing.config import Execution, load
     from coalmine.cli.study import check_figure
-    from coalmine.config import Execution, load
 
     target = None if figure is None else check_figure(figure)
     overrides = [*(changes or []), *([] if delta is None else [f"audit.delta={delta}"])]

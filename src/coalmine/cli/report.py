@@ -10,7 +10,7 @@ import typer
 from coalmine.cli._output import print_lines
 
 if TYPE_CHECKING:
-    from coalmine.results import AuditResult
+    from coalmine.auditing.results import AuditResult
     from coalmine.store import Run, Store
 
 
@@ -50,8 +50,8 @@ def report(
 
 def _stored(store: Store, run: Run, *, data_dir: str | None) -> AuditResult:
     """What the stored trials of the run's audit prove."""
-    from coalmine import config as configs
-    from coalmine.auditing import audit
+    from coalmine.auditing import config as configs
+    from coalmine.auditing.run import audit
     from coalmine.errors import StoreError
 
     stored = dict(run.description).get("config", {})

@@ -119,7 +119,7 @@ def resume(
     json: Json = False,
 ) -> int:
     """Go on with the audit that this run belongs to, from where it stopped."""
-    from coalmine import config as configs
+    from coalmine.auditing import config as configs
     from coalmine.cli.audit import run_audit
     from coalmine.store import Store
 

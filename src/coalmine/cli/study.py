@@ -72,8 +72,8 @@ def run(
     json: Json = False,
 ) -> int:
     """Train what is missing, then print our value beside the published one. Exit code 1 if a bound is INVALID."""
+    from coalmine.auditing.config import Execution
     from coalmine.cli._watch import Watch
-    from coalmine.config import Execution
     from coalmine.game.engines.local import Workers
     from coalmine.store import Store
     from coalmine.studies import Bench, find, run_cell, train_cell

@@ -14,12 +14,13 @@ import dataclasses
 import math
 from typing import Any
 
-from coalmine import _validate, curves
+from coalmine import _validate
 from coalmine.accounting import calibrate
 from coalmine.errors import InvalidInputError
 from coalmine.identifiability import advantage as advantages
 from coalmine.identifiability import belief as beliefs
 from coalmine.records import DpSgd, plain
+from coalmine.theory import curves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """``audit_function``: the privacy game against a training that the user wrote.
 
 ``train(dataset, seed)`` gives a model (or whatever is released), ``score(model)`` one number that is larger when the
-model looks like world 1. All else is as in :func:`coalmine.auditing.audit`: blocks, store, bounds, verdict.
+model looks like world 1. All else is as in :func:`coalmine.auditing.run.audit`: blocks, store, bounds, verdict.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
-from coalmine import _validate, auditing, bounds
-from coalmine.config import AuditSection, Execution, FunctionConfig
+from coalmine import _validate, bounds
+from coalmine.auditing import run as auditing
+from coalmine.auditing.config import AuditSection, Execution, FunctionConfig
+from coalmine.auditing.results import AuditResult
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, blocks_for
 from coalmine.game.engines import local
@@ -24,7 +26,6 @@ from coalmine.integrations.stored import NAME, stored_result
 from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
 from coalmine.integrations.worlds import GivenWorlds, Worlds
 from coalmine.records import DpSgd, Scores
-from coalmine.results import AuditResult
 from coalmine.store import Store
 
 ALGORITHMS = {"own training": 2, "blocks": BLOCK_SIZE}

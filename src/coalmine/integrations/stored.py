@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from coalmine import bounds, proof
+from coalmine import bounds
 from coalmine.accounting import standard
-from coalmine.config import FunctionConfig
+from coalmine.auditing import proof
+from coalmine.auditing.config import FunctionConfig
+from coalmine.auditing.results import AdversaryResult, AuditResult
 from coalmine.errors import InvalidInputError
 from coalmine.identifiability import advantage, belief
 from coalmine.records import DpSgd, Estimate, Guarantee, LowerBound, Relation, Scores
-from coalmine.results import AdversaryResult, AuditResult
 from coalmine.roles import View
 from coalmine.store import Store
 

@@ -14,7 +14,7 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
-    from coalmine.results import AuditResult
+    from coalmine.auditing.results import AuditResult
 
 CHARTS = ("overview", "scores", "trade_off", "growth", "beliefs")
 

@@ -16,7 +16,7 @@ import altair as alt
 from coalmine.report import series, subject, words
 
 if TYPE_CHECKING:
-    from coalmine.results import AdversaryResult, AuditResult
+    from coalmine.auditing.results import AdversaryResult, AuditResult
 
 INK, QUIET, PALE = "#1a1a1a", "#595959", "#d4d4d4"
 PROVED, PROMISED, SECOND = "#0b4f8a", "#e69f00", "#f3cf86"

@@ -16,7 +16,7 @@ from coalmine.report import figures, persons, render, subject, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
-    from coalmine.results import AdversaryResult, AuditResult
+    from coalmine.auditing.results import AdversaryResult, AuditResult
 
 
 def render_template(context: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, 
 from coalmine.report.words import certainty, up
 
 if TYPE_CHECKING:
-    from coalmine.results import AdversaryResult, AuditResult
+    from coalmine.auditing.results import AdversaryResult, AuditResult
 
 _BINS = 40
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from coalmine import bounds
 from coalmine.accounting import standard
 from coalmine.bounds.dpsgd import GroupCurve
-from coalmine.curves import TradeOff
 from coalmine.errors import InvalidInputError
 from coalmine.records import LowerBound, Relation, Scores
 from coalmine.report import subject
+from coalmine.theory.curves import TradeOff
 
 if TYPE_CHECKING:
-    from coalmine.results import AdversaryResult, AuditResult
+    from coalmine.auditing.results import AdversaryResult, AuditResult
 
 Row = dict[str, Any]
 _GRID = 200

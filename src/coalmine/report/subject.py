@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from coalmine.config import AuditConfig
+from coalmine.auditing.config import AuditConfig
 from coalmine.records import DpSgd, Sampling
 
 if TYPE_CHECKING:
-    from coalmine.results import AuditResult
+    from coalmine.auditing.results import AuditResult
 
 
 def is_own(result: AuditResult) -> bool:

@@ -10,7 +10,7 @@ from coalmine.records import Estimate, LowerBound
 from coalmine.report import words
 
 if TYPE_CHECKING:
-    from coalmine.results import AdversaryResult, AuditResult
+    from coalmine.auditing.results import AdversaryResult, AuditResult
 
 
 @dataclasses.dataclass(frozen=True)

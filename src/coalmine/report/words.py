@@ -15,7 +15,7 @@ from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relatio
 from coalmine.report.subject import is_local, is_own, mechanism_of
 
 if TYPE_CHECKING:
-    from coalmine.results import AdversaryResult, AuditResult
+    from coalmine.auditing.results import AdversaryResult, AuditResult
 
 METHODS = {
     "clopper_pearson": "Nothing assumed about the algorithm",

@@ -16,7 +16,7 @@ from importlib import resources
 from typing import Any
 
 from coalmine import _validate
-from coalmine.config import ALTERNATIVES, AuditConfig, parse
+from coalmine.auditing.config import ALTERNATIVES, AuditConfig, parse
 from coalmine.errors import InvalidInputError
 
 SCALES = ("quick", "paper")

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from coalmine.auditing.setting import prepare
 from coalmine.records import plain
-from coalmine.setting import prepare
 from coalmine.studies import measures
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench

@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coalmine.auditing import Played, Watcher, play_adversary
-from coalmine.config import AdversarySection, AuditConfig, Execution
+from coalmine.auditing.config import AdversarySection, AuditConfig, Execution
+from coalmine.auditing.run import Played, Watcher, play_adversary
+from coalmine.auditing.setting import Setting
 from coalmine.game.engines.local import Workers
-from coalmine.setting import Setting
 from coalmine.store import Store
 from coalmine.studies.cells import Cell, Scale, Study
 

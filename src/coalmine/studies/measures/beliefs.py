@@ -16,14 +16,14 @@ from scipy import special
 from coalmine import _validate, bounds
 from coalmine.accounting import standard
 from coalmine.adversaries.distinguishers.likelihood import SENSITIVITY
-from coalmine.config import AuditConfig, parse
+from coalmine.auditing.config import AuditConfig, parse
+from coalmine.auditing.persons import beliefs_of, log_odds_of
+from coalmine.auditing.proof import scores_of
+from coalmine.auditing.setting import prepare
 from coalmine.identifiability import advantage, estimates
 from coalmine.identifiability import belief as beliefs
 from coalmine.identifiability.sensitivity import global_sensitivity
-from coalmine.persons import beliefs_of, log_odds_of
-from coalmine.proof import scores_of
 from coalmine.records import DpSgd, Sampling
-from coalmine.setting import prepare
 from coalmine.studies.cells import Cell, Scale, Study, overlay
 from coalmine.studies.measures import Bench, Measure, Measured
 

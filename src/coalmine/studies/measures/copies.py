@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from coalmine import bounds
-from coalmine.config import AuditConfig
-from coalmine.proof import distance, scores_of
-from coalmine.setting import prepare
+from coalmine.auditing.config import AuditConfig
+from coalmine.auditing.proof import distance, scores_of
+from coalmine.auditing.setting import prepare
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
 

@@ -6,10 +6,10 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from coalmine.config import AdversarySection, AuditConfig
-from coalmine.proof import prove, read_as, scores_of
+from coalmine.auditing.config import AdversarySection, AuditConfig
+from coalmine.auditing.proof import prove, read_as, scores_of
+from coalmine.auditing.setting import prepare
 from coalmine.records import LowerBound
-from coalmine.setting import prepare
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
 

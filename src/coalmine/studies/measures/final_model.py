@@ -7,11 +7,11 @@ import math
 
 from coalmine import bounds
 from coalmine.accounting import encoding
-from coalmine.config import AuditConfig
-from coalmine.proof import distance, if_dpsgd, read_as, scores_of
+from coalmine.auditing.config import AuditConfig
+from coalmine.auditing.proof import distance, if_dpsgd, read_as, scores_of
+from coalmine.auditing.setting import prepare
 from coalmine.records import DpSgd
 from coalmine.roles import View
-from coalmine.setting import prepare
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
 

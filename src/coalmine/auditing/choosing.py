@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from coalmine import _validate
 from coalmine.accounting import standard
-from coalmine.config import AuditConfig, Execution
+from coalmine.auditing.config import AuditConfig, Execution
+from coalmine.auditing.setting import Setting, prepare
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.identifiability import belief as beliefs
 from coalmine.identifiability import choose
 from coalmine.identifiability.choose import Point, Sweep
 from coalmine.records import DpSgd
 from coalmine.roles import Iterate, Queries, View
-from coalmine.setting import Setting, prepare
 from coalmine.training import Dataset, Neighbours, train
 
 GRID = (0.52, 0.6, 0.75, 0.9, 0.99)

@@ -6,9 +6,9 @@ import numpy as np
 
 from coalmine import bounds
 from coalmine.adversaries import Attack
+from coalmine.auditing.setting import Setting
 from coalmine.records import DpSgd, Estimate, LowerBound, Relation, Scores
 from coalmine.roles import View
-from coalmine.setting import Setting
 from coalmine.store import Trials
 from coalmine.training import Sgd
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
-from coalmine.curves import largest_true
+from coalmine.theory.curves import largest_true
 
 Array = NDArray[np.float64]
 

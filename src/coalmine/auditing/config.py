@@ -29,6 +29,9 @@ Count = Annotated[int, Field(ge=1, strict=True)]
 Whole = Annotated[int, Field(ge=0, strict=True)]
 
 
+_PRESETS = resources.files("coalmine.auditing") / "presets"
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
 
@@ -194,8 +197,7 @@ class Execution:
 
 def presets() -> tuple[str, ...]:
     """The names of the settings that come with Coalmine."""
-    folder = resources.files("coalmine") / "presets"
-    return tuple(sorted(item.name.removesuffix(".toml") for item in folder.iterdir() if item.name.endswith(".toml")))
+    return tuple(sorted(item.name.removesuffix(".toml") for item in _PRESETS.iterdir() if item.name.endswith(".toml")))
 
 
 def load(
@@ -217,7 +219,7 @@ def load(
         name = preset or "default"
         if name not in presets():
             raise InvalidInputError(f"preset = {name!r} is not known: {_suggest(name, presets())}")
-        tree = tomllib.loads((resources.files("coalmine") / "presets" / f"{name}.toml").read_text(encoding="utf-8"))
+        tree = tomllib.loads((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
     for override in overrides:
         _override(tree, override)
     return parse(tree)

@@ -6,8 +6,9 @@ import dataclasses
 import functools
 import math
 
-from coalmine import config, data
+from coalmine import data
 from coalmine.accounting import calibrate, last_iterate, standard
+from coalmine.auditing import config
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.identifiability import belief
 from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling

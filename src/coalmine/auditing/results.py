@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from coalmine.config import AuditConfig, FunctionConfig
+from coalmine.auditing.config import AuditConfig, FunctionConfig
 from coalmine.identifiability.estimates import Beliefs
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, Scores, plain
 from coalmine.roles import View

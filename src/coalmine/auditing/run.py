@@ -18,17 +18,18 @@ from typing import Any, Protocol
 import numpy as np
 
 import coalmine
-from coalmine import bounds, config
+from coalmine import bounds
 from coalmine.adversaries import Adversary, Attack, Scene, adversary
+from coalmine.auditing import config
+from coalmine.auditing.persons import beliefs_of
+from coalmine.auditing.proof import distance, prove, read_as, scores_of
+from coalmine.auditing.results import AdversaryResult, AuditResult
+from coalmine.auditing.setting import Setting, prepare
 from coalmine.errors import StoreError
 from coalmine.game import ACCURACY, BLOCK_SIZE, BuiltInTask, blocks_for
 from coalmine.game.engines import local
 from coalmine.identifiability import advantage, belief
-from coalmine.persons import beliefs_of
-from coalmine.proof import distance, prove, read_as, scores_of
 from coalmine.records import LowerBound, Scores
-from coalmine.results import AdversaryResult, AuditResult
-from coalmine.setting import Setting, prepare
 from coalmine.store import BlockResult, Store, Trials
 from coalmine.training import device_named, parameter_count
 from coalmine.training.pair import check_pair

@@ -1,0 +1,125 @@
+"""What a probe gives back: what was measured, what was found, and the verdict that follows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coalmine.records import Outcome, Verdict, plain
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A fault by its name.
+
+    ``number`` is what was measured and ``allowed`` what the promise allows. ``witness`` says which row, tensor, step or
+    process shows it, so that anybody can see it again. ``look_at`` says where in the training the cause usually is.
+    ``level`` is the chance that a right training shows it: 0 for a fault that was seen, not inferred.
+    """
+
+    fault: str
+    sentence: str
+    look_at: str
+    number: float | None = None
+    allowed: float | None = None
+    witness: str = ""
+    level: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {"kind": "finding", **plain(dataclasses.asdict(self))}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One thing that was measured: ``findings`` is empty where it is as promised, ``blind`` says why it could not be.
+
+    ``sentence`` is the result for people, ``details`` the numbers behind it.
+    """
+
+    name: str
+    sentence: str
+    findings: tuple[Finding, ...] = ()
+    blind: str = ""
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {
+            "name": self.name,
+            "sentence": self.sentence,
+            "findings": [one.to_dict() for one in self.findings],
+            "blind": self.blind,
+            "details": plain(dict(self.details)),
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProbeReport:
+    """Every measurement of a probe, and the verdict: refuted where a fault was found, inconclusive where it was blind.
+
+    ``level`` is the chance that a right training is refuted, shared among all statistical measurements.
+    """
+
+    subject: str
+    measurements: tuple[Measurement, ...]
+    level: float
+    seconds: float
+    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All faults, in the order in which they were measured."""
+        return tuple(finding for one in self.measurements for finding in one.findings)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The judge's word: a finding refutes; a measurement that was blind, or no measurement, leaves it open."""
+        found = [one.sentence for one in self.findings]
+        blind = [f"{one.name}: {one.blind}" for one in self.measurements if one.blind]
+        if found:
+            outcome, reasons = Outcome.REFUTED, found
+        elif blind or not self.measurements:
+            outcome, reasons = Outcome.INCONCLUSIVE, blind or ["nothing was measured"]
+        else:
+            outcome, reasons = Outcome.CONSISTENT, [one.sentence for one in self.measurements]
+        return Verdict(outcome=outcome, confidence=1.0 - self.level, reasons=tuple(reasons))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {
+            "kind": "probe",
+            "subject": self.subject,
+            "verdict": self.verdict.to_dict(),
+            "measurements": [one.to_dict() for one in self.measurements],
+            "level": self.level,
+            "seconds": self.seconds,
+            "versions": dict(self.versions),
+        }
+
+    def to_json(self) -> str:
+        """As a JSON document."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def in_words(self) -> str:
+        """The verdict and every finding, for a log or a failed test."""
+        lines = [f"{self.subject}: {self.verdict}."]
+        for one in self.findings:
+            seen = f" Witness: {one.witness}." if one.witness else ""
+            lines.append(f"{one.fault}: {one.sentence}{seen} Look at: {one.look_at}")
+        if not self.findings:
+            lines += self.verdict.reasons
+        return "\n".join(lines)
+
+    @classmethod
+    def join(cls, reports: Sequence[ProbeReport], *, subject: str) -> ProbeReport:
+        """Several probes of one training as one: all measurements, and the levels added up."""
+        return cls(
+            subject=subject,
+            measurements=tuple(one for report in reports for one in report.measurements),
+            level=min(1.0, sum(report.level for report in reports)),
+            seconds=sum(report.seconds for report in reports),
+            versions={name: value for report in reports for name, value in report.versions.items()},
+        )

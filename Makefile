@@ -13,7 +13,7 @@ endif
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests bench coverage format clean
+.PHONY: help audit test lint types layers tests bench coverage fuzz format clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -55,6 +55,9 @@ bench: $(VENV)/.test ## Run every benchmark, print ratios, write build/bench.jso
 
 coverage: $(VENV)/.test ## Measure the miss rate of every lower bound, rewrite docs/coverage.md
 	$(BIN)/python -m coalmine.bounds.coverage --output docs/coverage.md
+
+fuzz: $(VENV)/.test ## Throw 10,000 generated bad inputs at every command, the config and the Python functions
+	$(BIN)/python tests/fuzz/fuzz_run.py --inputs 10000 --output build/fuzz.jsonl
 
 format: $(VENV)/.test ## Let ruff put the code in order
 	$(BIN)/ruff check --fix .

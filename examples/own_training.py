@@ -14,7 +14,8 @@ def score(model):  # one number for what was released; a larger one speaks for w
 
 
 worlds = coalmine.neighbours(np.zeros(20), 1.0)  # twenty rows, without and with the canary
+claim = coalmine.DpSgd(sample_rate=1.0, noise_multiplier=2.0, steps=1)
 
 if __name__ == "__main__":
-    result = coalmine.audit_function(train, score, worlds=worlds, claim_epsilon=2.0, workers=2)
+    result = coalmine.audit_function(train, score, worlds=worlds, claim_dpsgd=claim, workers=2)
     print(f"{result.verdict}: the trials prove ε ≥ {result.strongest.bound.epsilon:.2f}")

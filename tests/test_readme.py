@@ -61,5 +61,5 @@ def test_links_lead_somewhere(page):
 
 def test_commands_and_code_were_found():
     assert len(COMMANDS) >= 5
-    assert len(_blocks("python")) == 1
+    assert len(_blocks("python")) == 2
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

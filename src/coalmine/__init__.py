@@ -4,22 +4,104 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coalmine.auditing.config import AuditConfig, Execution
+    from coalmine.auditing.results import AdversaryResult, AuditResult
     from coalmine.auditing.run import audit
+    from coalmine.auditing.stored import stored_result
+    from coalmine.errors import CoalmineError, DataError, InvalidInputError, StoreError, UnsupportedError
     from coalmine.integrations import Worlds, audit_function, neighbours
+    from coalmine.probing.accountant import check_accountant
+    from coalmine.probing.findings import Finding, Measurement, ProbeReport
+    from coalmine.probing.private_step import PrivateStep
+    from coalmine.probing.probe import probe
+    from coalmine.probing.sampler import probe_sampler
+    from coalmine.probing.watch import watch
+    from coalmine.records import (
+        Counts,
+        DpSgd,
+        EpsilonClaim,
+        Estimate,
+        Guarantee,
+        Heuristic,
+        LowerBound,
+        MechanismClaim,
+        OneRunScores,
+        Outcome,
+        Relation,
+        Sampling,
+        Scores,
+        Verdict,
+    )
+    from coalmine.store import Store
 
-__all__ = ["Worlds", "__version__", "audit", "audit_function", "neighbours"]
+__all__ = [
+    "AdversaryResult",
+    "AuditConfig",
+    "AuditResult",
+    "CoalmineError",
+    "Counts",
+    "DataError",
+    "DpSgd",
+    "EpsilonClaim",
+    "Estimate",
+    "Execution",
+    "Finding",
+    "Guarantee",
+    "Heuristic",
+    "InvalidInputError",
+    "LowerBound",
+    "Measurement",
+    "MechanismClaim",
+    "OneRunScores",
+    "Outcome",
+    "PrivateStep",
+    "ProbeReport",
+    "Relation",
+    "Sampling",
+    "Scores",
+    "Store",
+    "StoreError",
+    "UnsupportedError",
+    "Verdict",
+    "Worlds",
+    "__version__",
+    "audit",
+    "audit_function",
+    "check_accountant",
+    "neighbours",
+    "probe",
+    "probe_sampler",
+    "stored_result",
+    "watch",
+]
 __version__ = "0.1.0"
 
-_WHERE = {
-    "Worlds": "coalmine.integrations",
-    "audit": "coalmine.auditing.run",
-    "audit_function": "coalmine.integrations",
-    "neighbours": "coalmine.integrations",
+_ROOMS = {
+    "coalmine.auditing.config": "AuditConfig Execution",
+    "coalmine.auditing.results": "AdversaryResult AuditResult",
+    "coalmine.auditing.run": "audit",
+    "coalmine.auditing.stored": "stored_result",
+    "coalmine.errors": "CoalmineError DataError InvalidInputError StoreError UnsupportedError",
+    "coalmine.integrations": "Worlds audit_function neighbours",
+    "coalmine.probing.accountant": "check_accountant",
+    "coalmine.probing.findings": "Finding Measurement ProbeReport",
+    "coalmine.probing.private_step": "PrivateStep",
+    "coalmine.probing.probe": "probe",
+    "coalmine.probing.sampler": "probe_sampler",
+    "coalmine.probing.watch": "watch",
+    "coalmine.records": "Counts DpSgd EpsilonClaim Estimate Guarantee Heuristic LowerBound "
+    "MechanismClaim OneRunScores Outcome Relation Sampling Scores Verdict",
+    "coalmine.store": "Store",
 }
+_WHERE = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    """Names that need the heavy parts are loaded when they are asked for: the mathematics does without torch."""
+    """Names are loaded when they are asked for: the mathematics does without torch, and nobody waits for it."""
     if name in _WHERE:
         return getattr(importlib.import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'coalmine' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,24 +1,91 @@
 """The one place that checks arguments. Every message: the name, the value given, what is allowed.
 
 The name of an argument is the name of its command-line option with underscores, so that both speak alike:
-``sample_rate`` in Python is ``--sample-rate`` on the command line, and :mod:`coalmine.cli` rewrites the name.
+``sample_rate`` in Python is ``--sample-rate`` on the command line, and :mod:`coalmine.cli` rewrites the name. The name
+also says how small and how large a value may be: see :data:`LIMITS`.
 """
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sized
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coalmine.errors import InvalidInputError
 
+LIMITS: dict[str, tuple[float, float]] = {
+    "amplification": (1e-9, 1e9),
+    "clip": (1e-12, 1e12),
+    "confidence": (0.01, 1.0),
+    "copies": (1, 10**6),
+    "delta": (1e-100, 1.0),
+    "epochs": (1e-9, 1e6),
+    "hidden": (1, 10**6),
+    "initialization": (1e-12, 1e6),
+    "learning_rate": (1e-12, 1e6),
+    "noise_multiplier": (1e-12, 1e6),
+    "norm": (1e-12, 1e12),
+    "power": (0.01, 1.0),
+    "regularizer": (1e-12, 1e6),
+    "sample_rate": (1e-12, 1.0),
+    "steps": (1, 10**7),
+    "timeout": (1e-3, 1e7),
+    "trials": (1, 10**7),
+    "workers": (1, 4096),
+}
+"""How small and how large a value other than 0 may be, by the name of the argument, wherever that name is used.
+
+Nobody trains or audits with such numbers, and all arithmetic holds within them: an overflow, an endless computation or
+an audit larger than the memory is refused at the door. docs/limits.md is the same table for people.
+"""
+REAL = (1e-30, 1e30)
+"""The same for every other real number; their squares and quotients are still floating-point numbers."""
+WHOLE = (0, 2**63 - 1)
+"""The same for every other whole number: what an array, a store and a seed can hold."""
+PROBABILITY = (1e-300, 1.0)
+"""The same for every other number between 0 and 1."""
+MOST_NUMBERS = 10**8
+"""The longest list of numbers."""
+
+_SHOWN = 100
+"""A value is shown in a message up to this many characters."""
+
+
+def shown(value: object) -> str:
+    """A value as a message shows it: its repr, cut short where it is long. Never fails.
+
+    >>> shown("x" * 1000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (1002 characters)"
+    """
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a whole number of more than 4300 digits; a list in a list in a list ...
+        return "a whole number of thousands of digits" if isinstance(value, int) else object.__repr__(value)
+    return text if len(text) <= _SHOWN else f"{text[:60]}... ({len(text)} characters)"
+
 
 def reject(name: str, value: object, allowed: str) -> InvalidInputError:
     """The error for a value that is not allowed (returned, so that the caller's ``raise`` is visible)."""
-    return InvalidInputError(f"{name} = {value!r} is not allowed: expected {allowed}")
+    return InvalidInputError(f"{name} = {shown(value)} is not allowed: expected {allowed}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the nearest known one, or all of them.
+
+    >>> nearest("clipbdk", ["membership", "clipbkd"])
+    "did you mean 'clipbkd'?"
+    >>> nearest("x", ["membership", "clipbkd"])
+    'expected one of membership, clipbkd'
+    """
+    names = {name.lower().replace("_", "-"): name for name in known}
+    close = difflib.get_close_matches(word[:_SHOWN].lower().replace("_", "-"), names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {names[close[0]]!r}?"
+    return "expected one of " + ", ".join(names.values()) if names else "there is none"
 
 
 def _number(name: str, value: object, allowed: str) -> float:
@@ -34,6 +101,18 @@ def _number(name: str, value: object, allowed: str) -> float:
     return number
 
 
+def within(name: str, value: float, *, default: tuple[float, float] = REAL) -> None:
+    """Refuse a number other than 0 that is smaller or larger in size than its name allows.
+
+    >>> within("steps", 10**8)
+    Traceback (most recent call last):
+    coalmine.errors.InvalidInputError: steps = 100000000 is not allowed: expected a size from 1 to 1e+07
+    """
+    low, high = LIMITS.get(name, default)
+    if value != 0 and not low <= abs(value) <= high:
+        raise reject(name, value, f"a size from {low:g} to {high:g}")
+
+
 def open_unit(name: str, value: object) -> float:
     """A number strictly between 0 and 1 (a δ, a confidence).
 
@@ -44,6 +123,7 @@ def open_unit(name: str, value: object) -> float:
     number = _number(name, value, allowed)
     if not 0.0 < number < 1.0:
         raise reject(name, value, allowed)
+    within(name, number, default=PROBABILITY)
     return number
 
 
@@ -53,6 +133,7 @@ def half_open_unit(name: str, value: object) -> float:
     number = _number(name, value, allowed)
     if not 0.0 <= number < 1.0:
         raise reject(name, value, allowed)
+    within(name, number, default=PROBABILITY)
     return number
 
 
@@ -62,6 +143,7 @@ def unit(name: str, value: object) -> float:
     number = _number(name, value, allowed)
     if not 0.0 <= number <= 1.0:
         raise reject(name, value, allowed)
+    within(name, number, default=PROBABILITY)
     return number
 
 
@@ -71,6 +153,7 @@ def positive(name: str, value: object) -> float:
     number = _number(name, value, allowed)
     if not number > 0.0:
         raise reject(name, value, allowed)
+    within(name, number)
     return number
 
 
@@ -80,7 +163,15 @@ def non_negative(name: str, value: object) -> float:
     number = _number(name, value, allowed)
     if not number >= 0.0:
         raise reject(name, value, allowed)
+    within(name, number)
     return number
+
+
+def at_most(name: str, value: float, limit: float) -> float:
+    """A number that was checked already, and is not beyond ``limit``."""
+    if value > limit:
+        raise reject(name, value, f"a number of at most {limit:g}")
+    return value
 
 
 def between(name: str, value: object, low: float, high: float) -> float:
@@ -94,15 +185,16 @@ def between(name: str, value: object, low: float, high: float) -> float:
 
 def integer(name: str, value: object, *, at_least: int, at_most: int | None = None) -> int:
     """A whole number of at least ``at_least`` (and at most ``at_most``)."""
-    if type(value) is int and value >= at_least and at_most is None:
+    most = int(LIMITS.get(name, WHOLE)[1]) if at_most is None else at_most
+    if type(value) is int and at_least <= value <= most:
         return value  # by far the most common case, asked millions of times in a large audit
     allowed = f"a whole number of at least {at_least}"
-    if at_most is not None:
-        allowed += f" and at most {at_most}"
+    if at_most is not None or (isinstance(value, numbers.Integral) and int(value) > most):
+        allowed += f" and at most {most}"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise reject(name, value, allowed)
     number = int(value)
-    if number < at_least or (at_most is not None and number > at_most):
+    if not at_least <= number <= most:
         raise reject(name, value, allowed)
     return number
 
@@ -123,13 +215,7 @@ def instance(name: str, value: object, kind: type | tuple[type, ...]) -> None:
 
 def finite_vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """A non-empty one-dimensional array of finite numbers, as float64; the message names the first bad position."""
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiu":
-            raise TypeError
-        array = array.astype(np.float64, copy=False)
-    except (TypeError, ValueError):
-        raise InvalidInputError(f"{name} is not allowed: expected a list of numbers") from None
+    array = numeric_array(name, values)
     if array.ndim != 1:
         raise InvalidInputError(f"{name} has {array.ndim} dimensions: expected one (a plain list of numbers)")
     if array.size == 0:
@@ -140,3 +226,16 @@ def finite_vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
             f"{name}[{bad[0]}] = {array[bad[0]]} is not allowed: expected a finite number ({bad.size} such values)"
         )
     return array
+
+
+def numeric_array(name: str, values: ArrayLike) -> NDArray[np.float64]:
+    """An array of real numbers of any shape, as float64."""
+    if isinstance(values, Sized) and not isinstance(values, np.ndarray) and len(values) > MOST_NUMBERS:
+        raise InvalidInputError(f"{name} has {len(values)} entries: expected at most {MOST_NUMBERS}")
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiu":
+            raise TypeError
+        return array.astype(np.float64, copy=False)
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInputError(f"{name} is not allowed: expected a list of numbers") from None

@@ -13,8 +13,10 @@ Estimate       a best guess from evidence; proves nothing
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -70,6 +72,9 @@ class DpSgd:
     sampling: Sampling = Sampling.POISSON
     relation: Relation = Relation.ADD_REMOVE
 
+    SMALLEST_NOISE: ClassVar[float] = 1e-3
+    """With less no privacy is left (ε is above 500 000 for one step), and the analyses overflow."""
+
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
             "sample_rate": _validate.unit("sample_rate", self.sample_rate),
@@ -80,6 +85,8 @@ class DpSgd:
         }
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.noise_multiplier < self.SMALLEST_NOISE:
+            raise _validate.reject("noise_multiplier", self.noise_multiplier, f"at least {self.SMALLEST_NOISE:g}")
         if self.sampling is Sampling.FULL and self.sample_rate != 1.0:
             raise InvalidInputError(
                 f"sample_rate = {self.sample_rate!r} is not allowed with sampling = 'full': expected 1"
@@ -281,7 +288,10 @@ class OneRunScores:
 
     def __init__(self, included: ArrayLike, score: ArrayLike, ids: ArrayLike | None = None) -> None:
         scores = _validate.finite_vector("score", score)
-        flags = np.asarray(included)
+        try:
+            flags = np.asarray(included)
+        except (ValueError, OverflowError):
+            raise InvalidInputError("included is not allowed: expected 0 or 1 for each canary") from None
         if flags.ndim != 1 or flags.size != scores.size:
             raise InvalidInputError(f"included has {flags.size} entries: expected {scores.size}, one for each score")
         if flags.dtype != np.bool_:
@@ -290,7 +300,12 @@ class OneRunScores:
             bad = np.flatnonzero((flags != 0) & (flags != 1))
             if bad.size:
                 raise _validate.reject(f"included[{bad[0]}]", flags[bad[0]].item(), "0 or 1")
-        names = np.arange(scores.size) if ids is None else np.asarray(ids)
+        try:
+            names = np.arange(scores.size) if ids is None else np.asarray(ids)
+            if names.dtype.kind not in "iufUS":
+                raise TypeError
+        except (TypeError, ValueError, OverflowError):
+            raise InvalidInputError("ids is not allowed: expected a name or a number for each canary") from None
         if names.shape != scores.shape:
             raise InvalidInputError(f"ids has {names.size} entries: expected {scores.size}, one for each score")
         unique, counts = np.unique(names, return_counts=True)
@@ -346,6 +361,25 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return {"kind": "estimate", **plain(dataclasses.asdict(self))}
+
+
+def content_hash(arrays: Mapping[str, ArrayLike]) -> str:
+    """SHA-256 over named arrays (name, type, shape, little-endian bytes): the same numbers, however they were stored.
+
+    >>> content_hash({"x": np.arange(3)}) == content_hash({"x": np.arange(6)[::2]})
+    False
+    >>> content_hash({"x": np.arange(3.0)})[:8]
+    'a9285c2d'
+    """
+    digest = hashlib.sha256()
+    for name, values in arrays.items():
+        array = np.asarray(values, order="C")
+        if array.dtype.hasobject:
+            raise InvalidInputError(f"{name} is an array of Python objects, which has no content: expected numbers")
+        little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        digest.update(f"{name} {little.dtype.str} {little.shape}\n".encode())
+        digest.update(little.data)
+    return digest.hexdigest()
 
 
 def plain(value: Any) -> Any:

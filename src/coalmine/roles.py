@@ -1,12 +1,14 @@
 """The players of the privacy game, and what each of them may see.
 
-A :class:`Crafter` chooses the two worlds, a :class:`Trainer` trains in one of them, an :class:`Observer` watches
-within its :class:`View`, and a :class:`Distinguisher` is an observer that gives one score a trial. Tensors are typed
-``Any`` here: this module knows NumPy alone, and a trainer may keep its models where it likes.
+The trainer trains in one of two worlds, an :class:`Observer` watches within its :class:`View`, and a
+:class:`Distinguisher` is an observer that gives one score a trial. Tensors are typed ``Any`` here: this module knows
+NumPy alone, and a trainer may keep its models where it likes.
 """
 
 from __future__ import annotations
 
+import abc
+import dataclasses
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,6 +16,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coalmine import _validate
+
+LOSS = "loss"
+"""The column with minus the loss of the final model at the canary: what membership inference sees of the training."""
+DISTANCE = "distance"
+"""The column with √Σ_t (LS_t/s_t)²: how far the worlds are apart over all steps, in units of the noise."""
 
 
 class View(StrEnum):
@@ -65,116 +72,79 @@ class Models(Queries, Protocol):
         ...
 
 
-@runtime_checkable
-class Iterate(Protocol):
-    """One step of S trainings. Tensors are the trainer's own: read them during the call, do not keep or change them."""
-
-    @property
-    def trials(self) -> NDArray[np.int64]:
-        """The trial number of each model, ``[S]``."""
-        ...
-
-    @property
-    def step(self) -> int:
-        """Which step this is: 1 for the first, T for the last."""
-        ...
-
-    @property
-    def previous(self) -> Any:
-        """Parameters before the step, ``[S, P]``."""
-        ...
-
-    @property
-    def parameters(self) -> Any:
-        """Parameters after the step, ``[S, P]``."""
-        ...
-
-    @property
-    def private_gradient(self) -> Any:
-        """(sum of clipped gradients + noise) / expected batch size, ``[S, P]``; the regulariser is not in it."""
-        ...
-
-
-@runtime_checkable
-class WorldsApart(Protocol):
+@dataclasses.dataclass(frozen=True, eq=False)
+class WorldsApart:
     """The two worlds before a step, for one who knows both data sets, in units of the private gradient.
 
     All of it follows from the two data sets, the batch of the rows that both share and ``Iterate.previous``: it holds
     nothing of the world that was trained in.
     """
 
-    @property
-    def shared(self) -> Any:
-        """Sum of the clipped gradients of the drawn rows that both worlds share, ``[S, P]``."""
-        ...
-
-    @property
-    def canary(self) -> Any:
-        """Clipped gradient of the canary's row, ``[S, P]``: only world 1 has that row."""
-        ...
-
-    @property
-    def replaced(self) -> Any | None:
-        """Clipped gradient of the row in whose place the canary stands, ``[S, P]``; None with ``add_remove``."""
-        ...
+    shared: Any
+    """Sum of the clipped gradients of the drawn rows that both worlds share, ``[S, P]``."""
+    canary: Any
+    """Clipped gradient of the canary's row, ``[S, P]``: only world 1 has that row."""
+    replaced: Any | None
+    """Clipped gradient of the row in whose place the canary stands, ``[S, P]``; None with ``add_remove``."""
 
 
-class PairedIterate(Iterate, Protocol):
-    """A step as one who knows both data sets sees it: an observer that says so by ``knows_both_worlds = True``."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Iterate:
+    """One step of S trainings. Tensors are the trainer's own: read them during the call, do not keep or change them."""
 
-    @property
-    def pair(self) -> WorldsApart:
-        """The two worlds at ``previous``."""
-        ...
+    trials: NDArray[np.int64]
+    """The trial number of each model, ``[S]``."""
+    step: int
+    """Which step this is: 1 for the first, T for the last."""
+    previous: Any
+    """Parameters before the step, ``[S, P]``."""
+    parameters: Any
+    """Parameters after the step, ``[S, P]``."""
+    private_gradient: Any
+    """(sum of clipped gradients + noise) / expected batch size, ``[S, P]``; the regularizer is not in it."""
+    pair: WorldsApart | None = None
+    """The two worlds at ``previous``, for an observer who knows both; None for any other."""
+    shared: Any | None = None
+    """What the other rows add to the private gradient, ``[S, P]``; None but for canaries that are many gradients.
+
+    Whoever knows the other rows and which of them were drawn knows it; it holds nothing of the canaries.
+    """
 
 
-class Observer(Protocol):
-    """Watches S trainings at once, within its view. Keeps running statistics, never a list of all models."""
+class Observer:
+    """Watches S trainings at once, within its view. Keeps running statistics, never a list of all models.
 
-    @property
-    def view(self) -> View:
-        """What it needs to see; it is shown no more than that."""
-        ...
+    A subclass sets ``view``, what it needs to see (it is shown no more than that), and takes over what it needs:
+    by default every call does nothing. One that sees all iterates and knows both data sets says
+    ``knows_both_worlds = True``, and is then shown ``Iterate.pair`` too.
+    """
+
+    view: View
+    knows_both_worlds: bool = False
 
     def start(self, trials: NDArray[np.int64]) -> None:
         """A new stack of trainings begins: forget everything before it."""
-        ...
 
     def observe(self, iterate: Iterate) -> None:
         """One step is done. Called only where the view is ``all_iterates``."""
-        ...
 
     def finish(self, models: Any) -> NDArray[np.float64] | None:
         """Training is over: :class:`Queries` under ``black_box``, :class:`Models` otherwise; scores ``[S]`` or nothing.
 
         A two-dimensional array ``[S, k]`` gives k scores a trial.
         """
-        ...
 
 
-class Distinguisher(Observer, Protocol):
+class Distinguisher(Observer, abc.ABC):
     """An observer that gives one score a trial; a larger score speaks for world 1.
 
-    One that has an attribute ``columns``, a tuple of k names, gives as many more numbers a trial, which are kept beside
-    the score.
+    ``columns`` names k more numbers a trial, which are kept beside the score. ``log_odds`` says that the score is the
+    log-odds of a posterior belief in world 1, from even odds.
     """
 
+    columns: tuple[str, ...] = ()
+    log_odds: bool = False
+
+    @abc.abstractmethod
     def finish(self, models: Any) -> NDArray[np.float64]:
         """The scores of this stack, ``[S]``, or ``[S, 1 + k]`` with the columns beside them."""
-        ...
-
-
-class Crafter(Protocol):
-    """Chooses the worlds: base data, canary, and how the two worlds differ."""
-
-    def craft(self, base: Any, *, seed: int) -> Any:
-        """The neighbours, as the trainer takes them (:class:`coalmine.training.Neighbours`)."""
-        ...
-
-
-class Trainer(Protocol):
-    """Trains trials, each in its world, and shows them to the observer. Not adversarial, and knows no secret."""
-
-    def train(self, trials: ArrayLike, *, worlds: ArrayLike, observer: Observer | None) -> Any:
-        """One training for each trial; what comes back holds status and scores, trial by trial."""
-        ...

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coalmine.accounting import calibrate, counterexamples, full_batch, last_iterate, quick_profile, standard
+from coalmine.accounting import calibrate, counterexamples, full_batch, last_iterate, standard
 from coalmine.errors import CoalmineError
 from coalmine.identifiability import advantage, belief, choose
 from coalmine.records import DpSgd
@@ -70,7 +70,7 @@ def public_functions(module: ModuleType) -> list[Callable[..., Any]]:
     ]
 
 
-MODULES = (standard, quick_profile, last_iterate, full_batch, counterexamples, calibrate, belief, advantage, choose)
+MODULES = (standard, last_iterate, full_batch, counterexamples, calibrate, belief, advantage, choose)
 TARGETS = [
     (function, argument)
     for module in MODULES

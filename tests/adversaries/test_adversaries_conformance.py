@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from coalmine import data
-from coalmine.adversaries import CATALOGUE, Adversary, Scene, ThreatModel, adversary
+from coalmine.adversaries import Adversary, Scene, ThreatModel, adversary, catalogue
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation
-from coalmine.roles import View
+from coalmine.roles import Observer, View
 from coalmine.training import (
     Dataset,
     ExampleCanary,
@@ -19,11 +19,11 @@ from coalmine.training import (
     LogisticRegression,
     Mlp,
     TrainingConfig,
+    check_fit,
     train,
 )
-from coalmine.training.trainer import check_fit
 
-NAMES = sorted(CATALOGUE)
+NAMES = sorted(catalogue())
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def scene(base, classes, picture, *, seed=0):
 
 def config(**changes):
     settings = {"steps": 20, "clip": 1.0, "noise_multiplier": 0.0, "learning_rate": 1.0, "sample_rate": 0.5}
-    return TrainingConfig(**{**settings, "initialisation": Glorot(scale=0.0), **changes})
+    return TrainingConfig(**{**settings, "initialization": Glorot(scale=0.0), **changes})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -95,7 +95,7 @@ def test_what_is_promised_stays_as_it_was(name, digits):
     if attack.training is None:
         pytest.skip("this adversary leaves the training alone")
     given, rows = config(noise_multiplier=1.0), digits[0].rows
-    kept = ("clip", "noise_multiplier", "steps", "sampling", "noise_scale", "optimiser")
+    kept = ("clip", "noise_multiplier", "steps", "sampling", "noise_scale", "optimizer")
     assert all(getattr(attack.training, field) == getattr(given, field) for field in kept)
     assert attack.training.rate(attack.neighbours.base.rows) == given.rate(rows)
 
@@ -159,11 +159,8 @@ def test_what_the_trainer_hands_over_has_no_parameters_for_a_black_box(name, dig
     attack = craft(name, digits)
     seen = []
 
-    class Spy:
+    class Spy(Observer):
         view = attack.distinguisher.view
-
-        def start(self, trials):
-            pass
 
         def observe(self, iterate):
             raise AssertionError("a black box must not see the steps")
@@ -237,7 +234,7 @@ def test_the_backdoor_asks_about_rows_it_did_not_plant(digits):
     ("name", "options", "words"),
     [
         ("clipbdk", {}, "did you mean 'clipbkd'?"),
-        ("zzz", {}, "expected one of adaptive-poison, api, backdoor, clipbkd, encoding, gradient"),
+        ("zzz", {}, "expected one of membership, backdoor, clipbkd, identifiability, api"),
         ("clipbkd", {"copy": 1}, "did you mean 'copies'?"),
         ("clipbkd", {"copies": 0}, "copies = 0"),
         ("clipbkd", {"copies": 1.5}, "copies = 1.5"),

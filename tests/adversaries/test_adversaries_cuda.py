@@ -6,8 +6,7 @@ import torch
 from scipy import stats
 
 from coalmine.adversaries import Scene, adversary
-from coalmine.adversaries.shortcuts import WatermarkSteps
-from coalmine.training import Dataset, Glorot, Mlp, NasrCnn, TrainingConfig, train
+from coalmine.training import Dataset, GaussianSteps, Glorot, Mlp, NasrCnn, TrainingConfig, train
 
 LADDER = ("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -18,7 +17,7 @@ def scene(network, shape):
     rows = Dataset(rng.uniform(size=(80, *shape)).astype(np.float32), rng.integers(0, 10, size=80))
     config = TrainingConfig(
         steps=10, clip=1.0, noise_multiplier=0.8, learning_rate=0.3, sample_rate=0.2,
-        initialisation=Glorot(scale=0.0),
+        initialization=Glorot(scale=0.0),
     )  # fmt: skip
     return Scene(base=rows, classes=10, network=network, training=config)
 
@@ -47,7 +46,7 @@ def test_every_adversary_plays_on_a_gpu(name, kind):
 @pytest.mark.parametrize(("rate", "sigma", "steps"), [(0.1, 0.8, 60), (256 / 60000, 0.6, 3000), (0.3, 0.1, 20)])
 def test_the_shortcut_has_the_same_law_on_a_gpu(rate, sigma, steps):
     """Two-sample Kolmogorov-Smirnov; a right program fails with a chance below 4e-6. Blocks do not touch each other."""
-    shortcut = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=steps)
+    shortcut = GaussianSteps(sample_rate=rate, sigma=sigma, steps=steps)
     trials = np.arange(8000)
     worlds = (trials % 2).astype(np.int8)
     gpu = shortcut.scores(trials, worlds=worlds, fingerprint="law", device="cuda")

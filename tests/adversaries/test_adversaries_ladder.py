@@ -14,12 +14,15 @@ from coalmine.adversaries.crafters.differentiable import Differentiable
 from coalmine.adversaries.crafters.watermark import Watermark
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation, Sampling
-from coalmine.roles import View
+from coalmine.roles import Observer, View
 from coalmine.training import (
     Adam,
     Dataset,
+    Embedding,
     ExampleCanary,
+    Flatten,
     Glorot,
+    Linear,
     Mlp,
     NasrCnn,
     Sequential,
@@ -28,8 +31,6 @@ from coalmine.training import (
     parameter_count,
     train,
 )
-from coalmine.training.embedding import Embedding
-from coalmine.training.layers import Flatten, Linear
 
 LADDER = ("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset")
 VIEWS = dict(zip(LADDER, [View.BLACK_BOX] * 2 + [View.ALL_ITERATES] * 4, strict=True))
@@ -45,7 +46,7 @@ def digits():
 
 def config(**changes):
     settings = {"steps": 12, "clip": 1.0, "noise_multiplier": 0.8, "learning_rate": 0.5, "sample_rate": 0.1}
-    return TrainingConfig(**{**settings, "initialisation": Glorot(scale=0.0), **changes})
+    return TrainingConfig(**{**settings, "initialization": Glorot(scale=0.0), **changes})
 
 
 def scene(digits, *, network=None, **changes):
@@ -96,8 +97,8 @@ def test_a_score_has_the_same_bits_whatever_is_stacked_beside_it(name, network, 
 
 @pytest.mark.parametrize("name", LADDER)
 @pytest.mark.parametrize("changes", [
-    {"sampling": Sampling.FULL, "sample_rate": None}, {"optimiser": Sgd(momentum=0.9)}, {"optimiser": Adam()},
-    {"dtype": "float64", "regulariser": 0.1}, {"noise_multiplier": 0.0},
+    {"sampling": Sampling.FULL, "sample_rate": None}, {"optimizer": Sgd(momentum=0.9)}, {"optimizer": Adam()},
+    {"dtype": "float64", "regularizer": 0.1}, {"noise_multiplier": 0.0},
 ], ids=["full", "momentum", "adam", "float64", "no noise"])  # fmt: skip
 def test_every_kind_of_training_can_be_attacked(name, changes, digits):
     given = scene(digits, **changes)
@@ -135,7 +136,7 @@ class Guarded:
         raise AssertionError(f"wrote to {name}")
 
 
-class GuardedObserver:
+class GuardedObserver(Observer):
     """Hands the distinguisher exactly what its view allows, and notes what was looked at."""
 
     def __init__(self, inner):
@@ -161,23 +162,12 @@ class GuardedObserver:
         return scores
 
 
-class GuardedCanary:
-    """An adaptive canary that is shown the present models and the private gradients before, and nothing else."""
-
-    def __init__(self, inner):
-        self._inner, self.copies = inner, inner.copies
-        self.memoryless = getattr(inner, "memoryless", False)
-        if hasattr(inner, "examples"):
-            self.examples = lambda state: inner.examples(self._guard(state))
-        else:
-            self.gradients = lambda state: inner.gradients(self._guard(state))
-
-    def start(self, trials):
-        self._inner.start(trials)
-
-    @staticmethod
-    def _guard(state):
-        return Guarded(state, "trials", "step", "parameters", "private_gradient")
+def guard(canary):
+    """The adaptive canary, shown the present models and the private gradients before, and nothing else."""
+    method = "examples" if isinstance(canary, AdaptiveExamples) else "gradients"
+    inner = getattr(canary, method)
+    shown = ("trials", "step", "parameters", "private_gradient")
+    setattr(canary, method, lambda state: inner(Guarded(state, *shown)))
 
 
 @pytest.mark.parametrize("name", LADDER)
@@ -185,11 +175,13 @@ def test_it_sees_its_view_and_nothing_else(name, digits):
     """Crafting, acting and observing: each is handed an object that raises on any other look."""
     given = scene(digits)
     # A scene holds no trial, no world and no fingerprint: nothing of the game can be seen in it.
-    attack = adversary(name).craft(Guarded(given, *(field.name for field in dataclasses.fields(Scene)), "sample_rate"))
+    fields = (field.name for field in dataclasses.fields(Scene))
+    shown = (*fields, "sample_rate", "stream", "check_row", "require_learning")
+    attack = adversary(name).craft(Guarded(given, *shown))
     observer = GuardedObserver(attack.distinguisher)
     neighbours = attack.neighbours
     if isinstance(neighbours.canary, AdaptiveExamples | Watermark):
-        object.__setattr__(neighbours, "canary", GuardedCanary(neighbours.canary))
+        guard(neighbours.canary)
     result = train(
         attack.network or given.network, neighbours=neighbours, config=attack.training or given.training,
         fingerprint="the ladder", trials=range(6), worlds=np.arange(6) % 2, observer=observer,
@@ -197,8 +189,8 @@ def test_it_sees_its_view_and_nothing_else(name, digits):
     plain = play(adversary(name).craft(given), given, range(6))
     np.testing.assert_array_equal(result.scores, plain.scores)
     expected = {
-        "api": {"losses"}, "static-poison": {"losses"}, "intermediate-poison": {"parameters", "trials"},
-        "adaptive-poison": {"parameters", "trials"}, "gradient": {"private_gradient", "step", "previous"},
+        "api": {"losses"}, "static-poison": {"losses"}, "intermediate-poison": {"parameters"},
+        "adaptive-poison": {"parameters"}, "gradient": {"private_gradient", "step", "previous"},
         "malicious-dataset": {"private_gradient", "step"},
     }[name]  # fmt: skip
     assert observer.looked == expected

@@ -11,7 +11,7 @@ from scipy import stats
 from coalmine.adversaries import Scene, adversary, encoding_law
 from coalmine.adversaries.hidden_state import Scheduled
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.roles import View
+from coalmine.roles import Observer, View
 from coalmine.training import (
     Adam,
     AlikeRows,
@@ -64,9 +64,8 @@ def test_they_see_the_final_model_alone(name):
     assert adversary(name).threat.view == attack.distinguisher.view == View.FINAL_MODEL
     seen = []
 
-    class Spy:
+    class Spy(Observer):
         view = attack.distinguisher.view
-        start = attack.distinguisher.start
 
         def observe(self, iterate):
             raise AssertionError("the steps are hidden")
@@ -86,8 +85,8 @@ def test_they_see_the_final_model_alone(name):
     ("name", "options", "changes"),
     [
         ("last-iterate-gradient", {"data": "zero-gradient"}, {}),
-        ("last-iterate-gradient", {"data": "zero-gradient"}, {"regulariser": 0.5}),
-        ("last-iterate-gradient", {"data": "zero-gradient"}, {"regulariser": 0.4, "optimiser": Sgd(momentum=0.6)}),
+        ("last-iterate-gradient", {"data": "zero-gradient"}, {"regularizer": 0.5}),
+        ("last-iterate-gradient", {"data": "zero-gradient"}, {"regularizer": 0.4, "optimizer": Sgd(momentum=0.6)}),
         ("pathological-regularizer", {}, {}),
         ("pathological-regularizer", {"v": 1.5}, {}),
         ("encoding", {}, {}),
@@ -113,16 +112,13 @@ def test_the_repeaters_do_what_they_are_for(form):
     where = scene(steps=12)
     options = {"threshold": 0.5} if form == "one-bit" else {}
     attack = adversary("encoding", form=form, **options).craft(where)
-    base, canary, law = attack.neighbours.base, attack.neighbours.canary, attack.shortcut.law
+    base, canary, law = attack.neighbours.base, attack.neighbours.canary, attack.shortcut
     assert isinstance(base, AlikeRows)
     unit = where.training.learning_rate * where.training.clip / law.batch
     norms, cells, written = [], [], []
 
-    class Watch:
+    class Watch(Observer):
         view = View.ALL_ITERATES
-
-        def start(self, trials):
-            pass
 
         def observe(self, iterate):
             norms.append(np.linalg.norm(base.gradient(iterate.previous, iterate.step).numpy(), axis=1).max())
@@ -198,11 +194,11 @@ def test_the_dirac_canary_counts_its_uses():
 
 def test_a_first_model_that_is_not_known_is_noise():
     """The paper's test reads the final model alone: with one fixed start nothing changes but a constant."""
-    where = scene(initialisation=Glorot(scale=0.0))
+    where = scene(initialization=Glorot(scale=0.0))
     attacks = [adversary("last-iterate-gradient", coordinate=1, start=s).craft(where) for s in ("known", "unknown")]
     known, unknown = (np.concatenate(play(where, attack, trials=40)) for attack in attacks)
     np.testing.assert_allclose(unknown - known, (unknown - known)[0], atol=1e-4)
-    drawn = scene(initialisation=Glorot(scale=50.0), learning_rate=1e-3)
+    drawn = scene(initialization=Glorot(scale=50.0), learning_rate=1e-3)
     attacks = [adversary("last-iterate-gradient", coordinate=1, start=s).craft(drawn) for s in ("known", "unknown")]
     spreads = [np.std(play(drawn, attack, trials=200)[0]) for attack in attacks]
     assert spreads[1] > 100 * spreads[0]
@@ -331,16 +327,16 @@ def test_bad_options_are_named(name, options, words):
         ("encoding", {"amplification": 1.0, "form": "one-bit"}, {}, "turn a stored sign round"),
         ("encoding", {"threshold": 100.0, "form": "one-bit"}, {}, "threshold = 100.0"),
         ("encoding", {}, {"steps": 1000}, "1000 steps do not fit a model of 27 parameters"),
-        ("encoding", {}, {"optimiser": Sgd(momentum=0.9)}, "plain SGD"),
+        ("encoding", {}, {"optimizer": Sgd(momentum=0.9)}, "plain SGD"),
         ("encoding", {}, LOCAL, "made for one example"),
         ("last-iterate-gradient", {"data": "zero-gradient"}, LOCAL, "made for one example"),
         ("encoding", {}, {"learning_rate": 0.0}, "learning_rate = 0.0"),
         ("encoding", {}, {"noise_multiplier": 0.0}, "needs noise"),
         ("pathological-regularizer", {}, {"steps": 1000}, "1000 steps do not fit a model of 27 parameters"),
         ("pathological-regularizer", {"v": 1e60}, {}, "v = 1e+60"),
-        ("pathological-regularizer", {}, {"optimiser": Adam()}, "plain SGD"),
-        ("last-iterate-gradient", {"data": "zero-gradient"}, {"regulariser": 2.0}, "from 0 to 1"),
-        ("last-iterate-gradient", {"data": "zero-gradient"}, {"optimiser": Adam()}, "made for SGD"),
+        ("pathological-regularizer", {}, {"optimizer": Adam()}, "plain SGD"),
+        ("last-iterate-gradient", {"data": "zero-gradient"}, {"regularizer": 2.0}, "from 0 to 1"),
+        ("last-iterate-gradient", {"data": "zero-gradient"}, {"optimizer": Adam()}, "made for SGD"),
         ("last-iterate-gradient", {"data": "zero-gradient"}, SHUFFLE, "needs poisson or full"),
         ("encoding", {}, SHUFFLE, "poisson or full"),
         ("pathological-regularizer", {}, SHUFFLE, "poisson or full"),

@@ -8,20 +8,19 @@ import torch
 from scipy import stats
 
 from coalmine.accounting import standard
-from coalmine.adversaries import Scene, adversary, shortcuts
-from coalmine.adversaries.distinguishers.watermark import Mechanism, WatermarkRatio, log_ratio
-from coalmine.adversaries.shortcuts import WatermarkSteps
+from coalmine.adversaries import Scene, adversary
+from coalmine.adversaries.distinguishers.watermark import WatermarkRatio
 from coalmine.records import DpSgd
-from coalmine.training import Dataset, Glorot, LogisticRegression, TrainingConfig, train
+from coalmine.training import Dataset, GaussianSteps, Glorot, LogisticRegression, TrainingConfig, log_ratio, train
+from coalmine.training.backends import SWITCH, numba_kernels
 
 
 @pytest.fixture(params=["compiled", "torch"])
 def road(request, monkeypatch):
     """Both ways of computing the shortcut on a CPU."""
-    if request.param == "torch":
-        monkeypatch.setattr(shortcuts, "kernels", None)
-    elif shortcuts.kernels is None:
+    if request.param == "compiled" and numba_kernels is None:
         pytest.skip("numba is not installed")
+    monkeypatch.setenv(SWITCH, "0" if request.param == "torch" else "1")
 
 
 def scores(steps, trials, *, fingerprint="law", worlds=None):
@@ -34,7 +33,7 @@ def scene(**changes):
     settings = {"steps": 30, "clip": 0.7, "noise_multiplier": 0.8, "learning_rate": 0.3, "sample_rate": 0.15}
     rng = np.random.default_rng(0)
     base = Dataset(rng.normal(size=(60, 5)), rng.integers(0, 3, size=60))
-    config = TrainingConfig(**{**settings, "initialisation": Glorot(scale=0.0), **changes})
+    config = TrainingConfig(**{**settings, "initialization": Glorot(scale=0.0), **changes})
     return Scene(base=base, classes=3, network=LogisticRegression(5, classes=3), training=config)
 
 
@@ -61,7 +60,7 @@ def test_the_ratio_does_not_overflow():
      (0.05, 0.03, 20), (1.0, 0.7, 50), (0.2, 0.0, 10)],
 )  # fmt: skip
 def test_a_score_does_not_depend_on_what_is_asked_beside_it(rate, sigma, steps):
-    shortcut = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=steps)
+    shortcut = GaussianSteps(sample_rate=rate, sigma=sigma, steps=steps)
     whole = scores(shortcut, np.arange(64))
     assert np.isfinite(whole).all()
     np.testing.assert_array_equal(scores(shortcut, [37, 2, 50]), whole[[37, 2, 50]])
@@ -76,7 +75,7 @@ def test_a_score_does_not_depend_on_what_is_asked_beside_it(rate, sigma, steps):
 @pytest.mark.parametrize(("sigma", "rate"), [(0.5, 0.01), (1.3, 0.2), (0.15, 0.4)])
 def test_products_of_factors_are_sums_of_ratios(sigma, rate):
     """The fast sum against the plain formula on the same normal numbers."""
-    shortcut = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=1000)
+    shortcut = GaussianSteps(sample_rate=rate, sigma=sigma, steps=1000)
     few, dtype = shortcut._few
     normals = np.random.default_rng(0).normal(size=(16, 1024))
     drawn = np.arange(16) * 5
@@ -91,7 +90,7 @@ def test_products_of_factors_are_sums_of_ratios(sigma, rate):
 def test_the_law_of_one_step_is_known(world):
     """P(LLR ≤ t) in closed form. A right program fails with a chance below 1e-6."""
     rate, sigma = 0.3, 0.6
-    shortcut = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=1)
+    shortcut = GaussianSteps(sample_rate=rate, sigma=sigma, steps=1)
     found = scores(shortcut, np.arange(40_000), worlds=np.full(40_000, world))
 
     def below(t):
@@ -138,7 +137,7 @@ def test_shuffled_batches_take_the_long_road():
 @pytest.mark.parametrize(("rate", "sigma", "steps", "at"), [(0.1, 0.8, 100, 1.5), (256 / 60000, 0.7, 3000, 1.0)])
 def test_the_scores_have_the_privacy_profile_of_the_accountant(rate, sigma, steps, at):
     """δ(ε) = E[(1 − e^{ε−L})₊] over world 1, and the same from the other side: five standard errors."""
-    shortcut = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=steps)
+    shortcut = GaussianSteps(sample_rate=rate, sigma=sigma, steps=steps)
     count = 40_000 if steps < 1000 else 6000
     found = scores(shortcut, np.arange(count))
     one, zero = found[1::2], found[::2]
@@ -153,23 +152,23 @@ def test_the_scores_have_the_privacy_profile_of_the_accountant(rate, sigma, step
     assert float(ratios[1].mean()) <= promised + 5 * float(ratios[1].std() / math.sqrt(zero.size))
 
 
-@pytest.mark.skipif(shortcuts.kernels is None, reason="numba is not installed")
+@pytest.mark.skipif(numba_kernels is None, reason="numba is not installed")
 @pytest.mark.parametrize(("sigma", "rate", "steps"), [(0.5, 0.01, 5000), (1.3, 0.2, 100), (3.0, 0.9, 4097)])
 def test_the_compiled_loop_adds_up_the_ratios_of_its_own_noise(sigma, rate, steps):
     """The plain formula on the noise that the trainer's kernel draws from the same keys."""
-    from coalmine.training.cpu_kernels import add_noise
-
     keys = np.arange(6, dtype=np.uint64).reshape(3, 2) + np.uint64(7)
     drawn = np.array([0, 3, 60])
     found = np.empty(3)
-    few, _ = WatermarkSteps(sample_rate=rate, sigma=sigma, steps=steps)._few
-    shortcuts.kernels.log_ratios(keys, steps, drawn, sigma, rate, few, found)
+    few, _ = GaussianSteps(sample_rate=rate, sigma=sigma, steps=steps)._few
+    numba_kernels.log_ratios(keys, steps, drawn, sigma, rate, few, found)
     for i in range(3):
         normals = []
-        for first in range(0, steps, shortcuts.kernels.PIECE):
-            row = np.zeros((1, shortcuts.kernels.PIECE), dtype=np.float32)
-            count = min(shortcuts.kernels.PIECE, steps - first)
-            add_noise(row, count, keys[i : i + 1], first // shortcuts.kernels.PIECE + 1, np.ones(1, dtype=np.float32))
+        for first in range(0, steps, numba_kernels.PIECE):
+            row = np.zeros((1, numba_kernels.PIECE), dtype=np.float32)
+            count = min(numba_kernels.PIECE, steps - first)
+            numba_kernels.add_noise(
+                row, count, keys[i : i + 1], first // numba_kernels.PIECE + 1, np.ones(1, dtype=np.float32)
+            )
             normals.append(row[0, :count])
         inside = np.arange(steps) < drawn[i]
         expected = log_ratio(inside + sigma * np.concatenate(normals), sample_rate=rate, sigma=sigma).sum()
@@ -188,7 +187,7 @@ def test_what_the_base_rows_add_is_taken_off():
             if self._points is not None:
                 seen.append(self._scale * self._project(iterate.private_gradient, self._points) - self._drift)
 
-    spy = Spy(Mechanism(base=given.base, network=given.network, training=given.training), pairs=2, measure=5, every=1)
+    spy = Spy(given.base, given.network, given.training, pairs=2, measure=5, every=1)
     train(
         given.network, neighbours=attack.neighbours, config=given.training, fingerprint="centred", trials=[0, 1],
         worlds=[0, 1], observer=spy,

@@ -11,7 +11,7 @@ def test_a_confidence_beyond_reach_is_found_before_training(tmp_path):
     with pytest.raises(ValueError, match="too high for the sup-test"):
         audit(config.load(overrides=["audit.confidence=0.99999999"]), store=tmp_path / "a.db")
     with Store.open(tmp_path / "a.db") as store:
-        assert store.runs() == ()
+        assert (store.runs(), store.audits()) == ((), ())
 
 
 def test_settings_may_be_plain_data_or_a_file(tmp_path):

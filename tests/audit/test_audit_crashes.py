@@ -34,6 +34,8 @@ trials = {trials}
 [[adversary]]
 name = "membership"
 """
+OUTCOME = 3
+"""What these audits end with: 250 steps with this noise promise next to nothing, so nothing could be refuted."""
 KILLS = int(os.environ.get("COALMINE_KILLS", "1"))
 
 
@@ -78,7 +80,7 @@ def test_twenty_kills_then_resume_gives_the_scores_of_an_unbroken_run(written, t
         [sys.executable, str(driver), str(path), str(tmp_path / "broken.db"), "20", "7"],
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
-    assert broken.returncode == 0, broken.stderr
+    assert broken.returncode == OUTCOME, broken.stderr
     assert int(broken.stdout) >= 3  # on a very fast machine the later ones meet an audit that is complete
     audit(config.load(path), store=tmp_path / "whole.db", execution=Execution(workers=1))
     assert_same(stored(tmp_path / "broken.db"), stored(tmp_path / "whole.db"))
@@ -156,7 +158,7 @@ def test_two_processes_on_one_store_share_the_work(written, tmp_path):
     printed = []
     for process in both:
         out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, err
+        assert process.returncode == OUTCOME, err
         printed.append(out)
     assert printed[0] == printed[1]
     audit(config.load(path), store=tmp_path / "whole.db", execution=Execution(workers=1))

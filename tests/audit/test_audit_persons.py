@@ -3,16 +3,15 @@
 import numpy as np
 import pytest
 
-from coalmine.adversaries.distinguishers.likelihood import DISTANCE, LOSS
-from coalmine.auditing.config import Execution, parse
-from coalmine.auditing.persons import beliefs_of, log_odds_of
-from coalmine.auditing.proof import scores_of
-from coalmine.auditing.run import audit
-from coalmine.records import Relation
+from coalmine.auditing.facts import AttackFacts, Subject
+from coalmine.auditing.persons import beliefs_of
+from coalmine.auditing.proof import log_odds_of, scores_of
+from coalmine.errors import InvalidInputError
+from coalmine.records import DpSgd, Relation
+from coalmine.roles import DISTANCE, LOSS
 from coalmine.store import Trials
-from coalmine.training import TrainingConfig
 
-FULL = TrainingConfig(steps=4, clip=1.0, noise_multiplier=4.0, learning_rate=0.1, sampling="full")
+FULL = DpSgd(sample_rate=1.0, noise_multiplier=4.0, steps=4, sampling="full")
 
 
 def trials(score):
@@ -29,7 +28,9 @@ def trials(score):
 
 
 def found(given):
-    return beliefs_of(given, relation=Relation.ADD_REMOVE, training=FULL, sample_rate=1.0, delta=1e-5, confidence=0.99)
+    attack = AttackFacts(name="identifiability", relation=Relation.ADD_REMOVE, copies=1, log_odds=True)
+    subject = Subject(name="synthetic", own=False, ran=FULL)
+    return beliefs_of(given, attack, subject=subject, delta=1e-5, confidence=0.99)
 
 
 def test_a_failed_training_is_no_certainty():
@@ -43,23 +44,20 @@ def test_a_failed_training_is_no_certainty():
     assert scores_of(given).world0.min() == -10.0  # the bound still counts them, below all others
 
 
-def test_when_all_trainings_fail_nothing_is_known(tmp_path):
+def test_when_all_trainings_fail_nothing_is_known():
     beliefs = found(trials([np.nan] * 8))
     assert beliefs.advantage == 0.0
     assert beliefs.exceeded.count == 0
     assert beliefs.loss_wins is None
     assert [one.method for one in beliefs.estimates] == ["largest belief", "advantage"]
-    settings = parse(
-        {
-            "data": {"name": "digits", "rows": 20},
-            "model": {"kind": "mlp", "hidden": [4]},
-            "training": {"learning_rate": 1e30, "steps": 6, "sampling": "full", "noise_multiplier": 2.0},
-            "audit": {"trials": 16},
-            "adversary": [{"name": "identifiability"}],
-        }
-    )
-    result = audit(settings, store=tmp_path / "a.db", execution=Execution(workers=1)).adversaries[0]
-    assert result.failed == 16
-    assert result.bound.epsilon == 0.0
-    assert result.beliefs is not None
-    assert result.beliefs.advantage == pytest.approx(0.0)
+
+
+def test_an_audit_whose_trainings_all_fail_says_so(settings, play):
+    made = settings(
+        data={"name": "digits", "rows": 20}, model={"kind": "mlp", "hidden": [4]}, audit={"trials": 16},
+        training={"learning_rate": 1e6, "regularizer": 1e6, "steps": 6, "sampling": "full", "sample_rate": None,
+                  "noise_multiplier": 2.0},
+        adversaries=({"name": "identifiability"},),
+    )  # fmt: skip
+    with pytest.raises(InvalidInputError, match="every training of identifiability in world 0 failed"):
+        play(made)

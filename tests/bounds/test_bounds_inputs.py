@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 from coalmine import bounds
 from coalmine.errors import CoalmineError
-from coalmine.records import Counts, OneRunScores, Scores
+from coalmine.records import Counts, DpSgd, OneRunScores, Scores
 
+MECHANISM = DpSgd(sample_rate=0.5, noise_multiplier=1.0, steps=2)
 COUNTS = Counts(false_positives=3, negatives=40, false_negatives=5, positives=50)
 SCORES = Scores([0.0, 1.0, 2.0], [1.0, 2.0, 3.0])
 RUN = OneRunScores([0, 1, 1, 0], [0.0, 1.0, 2.0, 3.0])
@@ -30,8 +31,7 @@ BAD = {
     "attack_epsilon": [0.0, -1.0, 1.0, "2", float("nan")],
     "negatives": [0, -3, 1.5, "9", None],
     "positives": [0, -3, 1.5, "9", None],
-    "sample_rate": [-0.1, 1.5, 0.0, "x", None],
-    "steps": [0, 1.5, "x", None],
+    "mechanism": ["dpsgd", 7, None],
     "level": [0.0, 1.0, 5, None],
     "epsilon": [-1.0, None, float("nan")],
 }
@@ -46,7 +46,7 @@ CALLS = {
     "dpsgd": (
         bounds.dpsgd,
         COUNTS,
-        {**COMMON, "copies": 1, "relation": "add_remove", "sample_rate": 0.5, "steps": 2, "family": "last_iterate"},
+        {**COMMON, "copies": 1, "mechanism": MECHANISM, "family": "last_iterate"},
     ),
     "lower_bound": (bounds.lower_bound, SCORES, {**COMMON, "copies": 1, "method": "gdp", "threshold": None}),
     "ceiling": (bounds.ceiling, 10, {**COMMON, "positives": 10, "copies": 1, "method": "gdp", "threshold": None}),
@@ -118,7 +118,9 @@ def test_evidence_of_no_known_kind_is_refused(name, evidence):
         (lambda: bounds.clopper_pearson(SCORES, **COMMON, threshold=bounds.HoldOut(fraction=0.01)), "fraction"),
         (lambda: bounds.one_run(GUESSES, **COMMON, guess_numbers=[(1, 1)]), "guess_numbers"),
         (lambda: bounds.gdp(COUNTS, delta=0.0, confidence=0.9), "delta"),
-        (lambda: bounds.lower_bound(COUNTS, **COMMON, method="gdp", steps=3), "steps"),
+        (lambda: bounds.lower_bound(COUNTS, **COMMON, method="gdp", mechanism=MECHANISM), "mechanism"),
+        (lambda: bounds.plan(1e300, **COMMON), "claim"),
+        (lambda: bounds.plan(1.0, **COMMON, attack_epsilon=1e300), "attack_epsilon"),
         (lambda: bounds.AnytimeAudit(**COMMON).bound(), "trials"),
         (lambda: bounds.AnytimeAudit(**COMMON).add(world=2, trials=1, wrong=0), "world"),
         (lambda: bounds.AnytimeAudit(**COMMON).add(world=0, trials=1, wrong=2), "wrong"),

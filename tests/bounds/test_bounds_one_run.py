@@ -1,5 +1,6 @@
 """One run: published values, naive forms, worst cases computed exactly, and ties."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -43,7 +44,7 @@ def test_p_value_is_the_naive_one_and_grows_with_epsilon(m, r, v, delta):
     values = np.array([p_value(guesses(m, r, v), epsilon=e, delta=delta) for e in grid])
     naive = np.array([naive_p_value(m, r, v, e, delta) for e in grid])
     assert values == pytest.approx(naive, rel=1e-9, abs=1e-300)
-    # Monotone wherever it matters (below one half), so the scan finds the only crossing.
+    # Monotone wherever it matters, so bisection finds the only crossing.
     below = values < 0.5
     assert np.all(np.diff(values)[below[1:] & below[:-1]] >= -1e-12)
 
@@ -119,7 +120,7 @@ def test_fdp_reaches_the_published_size_for_the_idealised_gaussian():
 @pytest.mark.parametrize("method", ["one_run", "one_run_fdp"])
 def test_valid_on_the_mixture_that_breaks_independence(method):
     # One coin decides for all canaries. 200 runs; more than 28 misses have probability under 1e-6 at 5 %.
-    mixture = one_runs()[-1]
+    mixture = one_runs()[3]
     rng = np.random.default_rng(3)
     bound = getattr(bounds, method)
     truth = mixture.epsilon if method == "one_run" else mixture.gaussian_epsilon
@@ -133,7 +134,7 @@ def test_guesses_are_counted_as_said():
     run = OneRunScores([1, 1, 0, 0, 1, 0], [6.0, 5.0, 4.0, 3.0, 2.0, 1.0])
     assert count_guesses(run, guess_in=2, guess_out=1) == guesses(6, 3, 3)
     assert count_guesses(run, guess_in=3, guess_out=3) == guesses(6, 6, 4)
-    assert count_guesses(run, guess_in=0, guess_out=2) == guesses(6, 2, 1)
+    assert count_guesses(run, guess_in=0, guess_out=2) == dataclasses.replace(guesses(6, 2, 1), sides=1)
 
 
 def test_ties_are_broken_without_looking_at_the_coins():
@@ -171,3 +172,26 @@ def test_evidence_of_the_other_kind_is_refused():
     for method in (bounds.one_run, bounds.one_run_fdp):
         with pytest.raises(UnsupportedError, match="independent trials"):
             method(scores, delta=1e-5, confidence=0.95)
+
+
+def test_the_p_value_rises_wherever_it_is_small():
+    # The proof in docs/bounds.md, held against numbers: any canaries, guesses and δ.
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        m = int(10 ** rng.uniform(0, 4))
+        r = int(rng.integers(1, m + 1))
+        v, delta = int(rng.integers((r + 1) // 2, r + 1)), float(10 ** rng.uniform(-8, -0.5))
+        values = np.array([p_value(guesses(m, r, v), epsilon=e, delta=delta) for e in np.linspace(0.0, 8.0, 60)])
+        assert np.all(np.diff(values)[values[:-1] <= 0.25] >= -1e-12), (m, r, v, delta)
+
+
+def test_as_many_right_guesses_as_the_mode_are_never_rare():
+    # The third step of that proof: P[B ≥ v] ≥ 1/e when v ≤ (r + 1)s and s ≥ ½; it grows with s, so s is the smallest.
+    for r in (*range(1, 200), 1000, 100_000):
+        v = np.unique(np.linspace((r + 2) // 2, r, 500).astype(int))
+        assert np.min(special.bdtrc(v - 1, r, np.maximum(v / (r + 1), 0.5))) >= math.exp(-1.0)
+
+
+def test_a_level_above_a_quarter_counts_as_a_quarter():
+    low, quarter = (bounds.one_run(guesses(100, 100, 70), delta=0.0, confidence=c).epsilon for c in (0.6, 0.75))
+    assert low == quarter > 0.0

@@ -5,6 +5,7 @@ import pytest
 
 from coalmine.bounds import DpSgdNoise, EpsilonDelta, Gdp, _row_minima, sup
 from coalmine.bounds._rates import lattice
+from coalmine.records import DpSgd
 from coalmine.theory.curves import EpsilonDeltaCurve, GaussianCurve, ProfileCurve
 
 PROFILE = ProfileCurve(np.linspace(0.0, 6.0, 40), np.exp(-np.linspace(1.0, 14.0, 40)))
@@ -75,7 +76,13 @@ def test_order_statistic_of_the_row_minima_is_exact(trials, shift, family, monke
 @pytest.mark.parametrize("copies", [1, 2])
 def test_dpsgd_finds_the_same_grid_value_as_asking_for_every_one(copies):
     """Straight from the definition: the largest grid value that fewer than rank + 1 rows fail to refute."""
-    family = DpSgdNoise(sample_rate=0.3, steps=20, delta=1e-5, copies=copies, analysis="last_iterate", octave=4)
+    family = DpSgdNoise(
+        mechanism=DpSgd(sample_rate=0.3, noise_multiplier=1.0, steps=20),
+        delta=1e-5,
+        copies=copies,
+        analysis="last_iterate",
+        octave=4,
+    )
     alpha, beta = (table[:, :60] for table in tables(200, simulations=1000))
     lost = [int((beta >= family.curve(theta)(alpha)).any(axis=1).sum()) for theta in range(family.size + 1)]
     for rank in (5, 49, 500):

@@ -146,6 +146,35 @@ def test_tightness_and_size_on_the_gaussian_mechanism(method, n, wanted):
     assert np.sum(np.array(found) > EPSILON) <= 30
 
 
+def test_size_with_the_seed_that_is_shipped():
+    # 60 000 audits of the Gaussian mechanism at μ = 1. The bound grows with the statistic, so those above the truth are
+    # those whose statistic is above one value, which is found once. The standard error is 0.0009.
+    family, n, level = Gdp(delta=1e-5), 150, 0.05
+    rng = np.random.default_rng(123)
+    statistics = np.array(
+        [sup.observed(family, Scores(rng.normal(size=n), rng.normal(size=n) + 1.0))[0] for _ in range(60_000)]
+    )
+
+    def size(rule):
+        low, high = 0.0, 4.0
+        for _ in range(30):
+            middle = 0.5 * (low + high)
+            above = sup.invert(family, n, n, middle, level=level, rule=rule) > 1.0
+            low, high = (low, middle) if above else (middle, high)
+        return float(np.mean(statistics >= high))
+
+    assert 0.04 < size(bounds.Sup()) <= level
+    assert size(bounds.Sup(simulations=9999)) > level + 0.003  # the same copies, without care: an unlucky seed
+
+
+@pytest.mark.parametrize(("level", "simulations"), [(0.05, 9999), (0.01, 19_999), (0.001, 99_999), (0.2, 199)])
+def test_the_careful_rank_is_the_largest_that_one_seed_in_a_thousand_spoils(level, simulations):
+    rank = sup.rank_for(level, simulations, rule=bounds.Sup())
+    assert stats.beta.sf(level, rank, simulations + 1 - rank) <= 1e-3
+    assert stats.beta.sf(level, rank + 1, simulations - rank) > 1e-3
+    assert rank < sup.rank_for(level, simulations, rule=bounds.Sup(simulations=simulations))
+
+
 def test_size_over_fresh_simulations():
     # The level is kept on average over the simulated copies too: 400 audits with a seed of their own each, at the worst
     # case (the Gaussian mechanism for its own family). Binomial(400, 0.05) exceeds 45 with probability under 1e-6.

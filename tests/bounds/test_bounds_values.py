@@ -8,10 +8,11 @@ import pytest
 from scipy import special, stats
 
 from coalmine import bounds
-from coalmine.bounds._rates import dkw_width, errors_by_position, lattice, upper_limit
+from coalmine.bounds._rates import dkw_width, errors_by_position, lattice
 from coalmine.bounds.families import EpsilonDelta, Gdp, group_epsilon
 from coalmine.records import Counts, Estimate, LowerBound, Relation, Scores
 from coalmine.theory.curves import gaussian_epsilon
+from coalmine.theory.rates import lower_limit, two_sided, upper_limit
 
 
 def counts(fp, n0, fn, n1):
@@ -51,6 +52,11 @@ def test_clopper_pearson_limit_is_where_the_binomial_tail_is_the_level(wrong, to
     limit = float(upper_limit(wrong, total, level))
     assert stats.binom.cdf(wrong, total, limit) == pytest.approx(level, rel=1e-8)
     assert upper_limit(total, total, level) == 1.0
+    above = float(lower_limit(total - wrong, total, level))
+    assert above == pytest.approx(1.0 - limit, rel=1e-12)
+    assert lower_limit(0, total, level) == 0.0
+    theirs = stats.binomtest(wrong, total).proportion_ci(confidence_level=1 - 2 * level)
+    assert two_sided(wrong, wrong, total, confidence=1 - 2 * level) == pytest.approx(tuple(theirs), rel=1e-9)
 
 
 def test_gdp_epsilon_and_limits():

@@ -20,7 +20,9 @@ def ratios(generator, *, q, sigma, trials, steps=1):
 
 @pytest.mark.parametrize("analysis", ["standard", "last_iterate"])
 def test_the_table_falls_in_both_errors(analysis):
-    family = DpSgdNoise(sample_rate=0.05, steps=3, delta=1e-5, analysis=analysis, weigh="curves")
+    family = DpSgdNoise(
+        mechanism=DpSgd(sample_rate=0.05, noise_multiplier=1.0, steps=3), delta=1e-5, analysis=analysis, weigh="curves"
+    )
     alpha, beta = lattice_limits(500, 0.001), lattice_limits(300, 0.001, fine=True)
     table = family.evidence(alpha, beta)
     assert table.shape == (alpha.size, beta.size)
@@ -34,12 +36,13 @@ def test_it_misses_no_more_often_than_it_may():
     q, sigma = 0.2, 0.8
     from coalmine.accounting import standard
 
-    truth = standard.epsilon(DpSgd(sample_rate=q, noise_multiplier=sigma, steps=1), delta=1e-3).epsilon
+    mechanism = DpSgd(sample_rate=q, noise_multiplier=sigma, steps=1)
+    truth = standard.epsilon(mechanism, delta=1e-3).epsilon
     generator, above, values = np.random.default_rng(3), 0, []
     for _ in range(50):
         scores = ratios(generator, q=q, sigma=sigma, trials=400)
         found = bounds.dpsgd(
-            scores, delta=1e-3, confidence=0.9, sample_rate=q, steps=1, family="last_iterate", weigh="curves",
+            scores, mechanism=mechanism, delta=1e-3, confidence=0.9, family="last_iterate", weigh="curves",
             threshold=bounds.Sup(simulations=199),
         )  # fmt: skip
         values.append(found.epsilon)
@@ -51,8 +54,9 @@ def test_it_misses_no_more_often_than_it_may():
 def test_it_is_tighter_where_the_canary_is_rarely_drawn():
     """10 steps at q = 0.1, noise for ε = 8: thresholds that one trial in thirty passes say most (seed fixed)."""
     scores = ratios(np.random.default_rng(4), q=0.1, sigma=0.612, trials=20_000, steps=10)
+    mechanism = DpSgd(sample_rate=0.1, noise_multiplier=0.612, steps=10)
     curves, gaussian = (
-        bounds.dpsgd(scores, delta=1e-5, confidence=0.95, sample_rate=0.1, steps=10, weigh=weigh).epsilon
+        bounds.dpsgd(scores, mechanism=mechanism, delta=1e-5, confidence=0.95, weigh=weigh).epsilon
         for weigh in ("curves", "gaussian")
     )
     assert gaussian < curves < 8.0
@@ -60,4 +64,4 @@ def test_it_is_tighter_where_the_canary_is_rarely_drawn():
 
 def test_bad_input():
     with pytest.raises(InvalidInputError, match="weigh = 'own'"):
-        DpSgdNoise(sample_rate=0.1, steps=3, delta=1e-5, weigh="own")
+        DpSgdNoise(mechanism=DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=3), delta=1e-5, weigh="own")

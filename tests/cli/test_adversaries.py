@@ -3,7 +3,7 @@
 import pytest
 from cli_runner import assert_refused, run
 
-from coalmine.adversaries import CATALOGUE
+from coalmine.adversaries import catalogue
 from coalmine.errors import InvalidInputError
 
 
@@ -13,15 +13,16 @@ def test_every_adversary_with_its_threat_model(capsys, monkeypatch, columns):
     done = run(capsys, "adversaries")
     assert (done.code, done.err) == (0, "")
     text = " ".join(done.out.split())
-    for name, kind in CATALOGUE.items():
-        for words in (name, kind.threat.summary, kind.threat.access, kind.threat.modification, kind.threat.paper):
+    for name, listed in catalogue().items():
+        threat = listed.kind.threat
+        for words in (name, threat.summary, threat.access, threat.modification, threat.paper):
             assert words in text
     assert max(len(line.rstrip()) for line in done.out.splitlines()) <= columns
 
 
 def test_json(capsys):
     entries = {one["name"]: one for one in run(capsys, "adversaries --json").json}
-    assert set(entries) == set(CATALOGUE)
+    assert set(entries) == set(catalogue())
     assert entries["clipbkd"]["options"] == {"copies": 1, "norm": None, "world0": "clean"}
     assert {"view", "access", "modification", "dataset", "summary", "paper"} <= set(entries["clipbkd"])
 

@@ -49,9 +49,9 @@ TINY_RUN = "audit tiny.toml --workers 1"
 
 def test_json_has_the_promised_keys_and_nothing_else_is_printed(capsys):
     done = run(capsys, f"{TINY_RUN} --json")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (3, "")
     result = done.json
-    for key in ("guarantee", "heuristic", "adversaries", "belief", "advantage", "verdict", "accuracy"):
+    for key in ("guarantee", "heuristic", "adversaries", "belief", "advantage", "verdict", "claim", "accuracy"):
         assert key in result
     for one in result["adversaries"]:
         for key in ("name", "view", "epsilon_lower", "method", "confidence", "trials", "ceiling"):
@@ -61,7 +61,9 @@ def test_json_has_the_promised_keys_and_nothing_else_is_printed(capsys):
         assert 0.0 <= one["epsilon_lower"] <= one["ceiling"]
         assert one["confidence"] == pytest.approx(0.995)
     assert [one["name"] for one in result["adversaries"]] == ["membership", "clipbkd"]
-    assert result["verdict"] == "consistent"
+    assert result["verdict"]["outcome"] == "inconclusive"  # with noise 0.1 nothing much is promised
+    assert result["verdict"]["ceiling"] == max(one["ceiling"] for one in result["adversaries"])
+    assert result["claim"]["epsilon"] == result["guarantee"]["epsilon"]
     assert 0.5 <= result["belief"]["evidence"] <= result["belief"]["guarantee"] <= 1.0
     assert 0.0 < result["advantage"]["guarantee"] <= 1.0
     assert result["guarantee"]["epsilon"] > result["adversaries"][1]["epsilon_lower"] > 0.0
@@ -69,12 +71,12 @@ def test_json_has_the_promised_keys_and_nothing_else_is_printed(capsys):
 
 def test_the_table_and_the_sentences(capsys, folder):
     done = run(capsys, TINY_RUN)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) == (3, "")
     text = " ".join(done.out.split())
     for words in (
         "DP-SGD on synthetic (60 rows, 42 parameters): 10 steps", "Mean test accuracy", "membership", "black box",
-        "proved", "heuristic", "guarantee", "clipbkd (copies=1)", "For one person:", "sure", "a coin",
-        "Consistent: nothing here contradicts the guarantee", "no real people",
+        "proved", "heuristic", "guarantee", "clipbkd (copies=1)", "For one person:", "sure",
+        "Inconclusive: this audit says nothing about the guarantee", "no real people",
     ):  # fmt: skip
         assert words in text
     assert max(len(line) for line in done.out.splitlines()) <= 80
@@ -82,7 +84,7 @@ def test_the_table_and_the_sentences(capsys, folder):
 
 
 def test_the_second_time_it_only_reads(capsys, monkeypatch):
-    from coalmine.game import BuiltInTask
+    from coalmine.game.built_in import BuiltInTask
 
     first = run(capsys, f"{TINY_RUN} --json")
     monkeypatch.setattr(BuiltInTask, "play", None)
@@ -92,14 +94,54 @@ def test_the_second_time_it_only_reads(capsys, monkeypatch):
 def test_a_claim_below_the_evidence_is_refuted_with_exit_code_1(capsys):
     done = run(capsys, f"{TINY_RUN} --claim-epsilon 0.05")
     assert done.code == 1
-    shown = " ".join(done.out.split())
-    assert "Refuted: " in shown
-    assert "at 99% confidence, which contradicts the claim ε = 0.05" in shown
+    assert "Refuted at 99% confidence: the claim ε = 0.05 is false" in " ".join(done.out.split())
     again = run(capsys, f"{TINY_RUN} --claim-epsilon 0.05 --json")
-    assert (again.code, again.json["verdict"], again.json["claim"]) == (1, "refuted", 0.05)
-    held = run(capsys, f"{TINY_RUN} --claim-epsilon 50")
-    assert held.code == 0
-    assert "could prove no more than" in " ".join(held.out.split())
+    assert (again.code, again.json["verdict"]["outcome"], again.json["claim"]["epsilon"]) == (1, "refuted", 0.05)
+
+
+def test_a_claim_that_nothing_could_refute_ends_with_exit_code_3(capsys):
+    held = run(capsys, f"{TINY_RUN} --claim-epsilon 50 --json")
+    assert (held.code, held.json["verdict"]["outcome"]) == (3, "inconclusive")
+    assert held.json["verdict"]["ceiling"] < 50
+
+
+@pytest.fixture
+def worst_case(folder):
+    """One step with noise 1 and the best attack there is, whose scores cost no training."""
+    text = TINY.replace("steps = 10", "steps = 1").replace("noise_multiplier = 0.1", "noise_multiplier = 1.0")
+    head, _, _ = text.partition("[[adversary]]")
+    (folder / "worst.toml").write_text(head + '[[adversary]]\nname = "malicious-dataset"\n')
+    return "audit worst.toml --workers 1 --trials 1000"
+
+
+def test_a_right_training_under_the_best_attack_ends_with_exit_code_0(capsys, worst_case):
+    done = run(capsys, worst_case)
+    assert done.code == 0
+    text = " ".join(done.out.split())
+    assert text.startswith("Consistent: nothing here contradicts the guarantee ε ≤ 4.38")
+    assert "would have been refuted with probability" in text
+
+
+def test_the_control_on_request_and_not(capsys, worst_case):
+    for option, expected in (("", True), ("--control", True), ("--no-control", None)):
+        done = run(capsys, f"{worst_case} {option} --json")
+        assert done.code == 0
+        assert done.json["adversaries"][0]["judgement"]["control"] is expected
+    listed = run(capsys, "runs list --json").json
+    assert [one["control"] for one in listed] == [False, True]
+
+
+def test_few_trials_end_with_exit_code_3_and_say_how_many_would_do(capsys, worst_case):
+    """The default audit: six adversaries share the level, and sixteen trials say nothing."""
+    for line in (
+        "audit --trials 16 --workers 1 --set training.epochs=1",
+        f"{worst_case} --claim-epsilon 4 --trials 64",
+    ):
+        done = run(capsys, line)
+        assert done.code == 3
+        text = " ".join(done.out.split())
+        assert text.startswith("Inconclusive: ")
+        assert re.search(r"about [\d,]+ trials would do", text)
 
 
 def test_values_are_replaced_from_the_command_line(capsys):
@@ -107,16 +149,16 @@ def test_values_are_replaced_from_the_command_line(capsys):
         capsys,
         f"{TINY_RUN} --json --trials 48 --set training.clip=2 --set training.noise_multiplier=3 --set audit.seed=5",
     )
-    assert done.code == 0
-    assert done.json["mechanism"]["clip"] == 2.0
-    assert done.json["mechanism"]["noise_multiplier"] == 3.0
+    assert done.err == ""
+    assert done.json["subject"]["details"]["clipping norm"] == 2.0
+    assert done.json["claim"]["mechanism"]["noise_multiplier"] == 3.0
     assert done.json["config"]["audit"]["seed"] == 5
     assert [one["trials"] for one in done.json["adversaries"]] == [48, 48]
 
 
 def test_without_an_argument_it_audits_digits(capsys):
     done = run(capsys, "audit --trials 16 --workers 1 --json --set training.epochs=1 --store here.db")
-    assert done.code == 0
+    assert done.code == 3
     assert done.json["config"]["data"]["name"] == "digits"
     assert [(one["name"], one["trials"]) for one in done.json["adversaries"]] == [
         (name, 16)
@@ -134,15 +176,14 @@ def test_without_an_argument_it_audits_digits(capsys):
 
 def test_no_noise_at_all(capsys):
     done = run(capsys, f"{TINY_RUN} --set training.noise_multiplier=0")
-    assert done.code == 0
+    assert done.code == 3
     assert "∞" in done.out
+    assert "without noise nothing is promised, so there is no claim to refute" in " ".join(done.out.split())
 
 
 def test_diverging_trainings_are_told(capsys):
-    line = f"{TINY_RUN} --set model.kind=mlp --set training.learning_rate=1e30"
-    done = run(capsys, line)
-    assert done.code == 0
-    assert "128 trainings did not end with finite numbers" in " ".join(done.out.split())
+    line = f"{TINY_RUN} --set model.kind=mlp --set training.learning_rate=1e6 --set training.regularizer=1e6"
+    assert_refused(run(capsys, line), "every training of membership in world 0 failed", "not finite")
     shown = run(capsys, "runs list")
     assert "64 failed" in " ".join(shown.out.split())
 
@@ -201,7 +242,7 @@ def test_bad_files(text, words, capsys, folder):
 def test_bad_adversaries_are_found_before_anything_is_trained(capsys, folder):
     (folder / "bad.toml").write_text(TINY.replace('"clipbkd"', '"clipbdk"'))
     assert_refused(run(capsys, "audit bad.toml --workers 1"), "clipbdk")
-    assert run(capsys, "runs list --json").json == []
+    assert run(capsys, "runs list --json").code == 2  # not even a store was made
 
 
 def test_a_gpu_that_is_not_there(capsys):
@@ -222,7 +263,7 @@ def test_a_store_that_is_none(capsys, folder):
 def test_a_store_of_a_newer_version(capsys, folder):
     import sqlite3
 
-    assert run(capsys, f"{TINY_RUN} --json").code == 0
+    assert run(capsys, f"{TINY_RUN} --json").code == 3
     with sqlite3.connect(folder / "coalmine.db") as database:
         database.execute("PRAGMA user_version = 999")
     assert_refused(run(capsys, TINY_RUN), "coalmine.db", "newer")
@@ -289,5 +330,5 @@ def test_progress_is_drawn_on_a_terminal_alone(folder):
 def test_help_names_the_exit_codes(capsys):
     assert main(["audit", "--help"]) == 0
     out = capsys.readouterr().out
-    for words in ("--claim-epsilon", "--store", "refuted", "--set"):
+    for words in ("--claim-epsilon", "--store", "refuted", "inconclusive", "--control", "--set"):
         assert words in out

@@ -149,7 +149,7 @@ def test_noise_scaled_to_the_local_sensitivity_promises_nothing(capsys, config, 
     assert beliefs["estimates"][0]["details"]["mu"] == pytest.approx(mu, rel=1e-6)
     assert beliefs["estimates"][0]["epsilon"] == pytest.approx(mu**2 / 2 + mu * np.sqrt(2 * np.log(100)), rel=1e-6)
     text = " ".join(run(capsys, line).out.split())
-    assert "No guarantee: with noise scaled to the local sensitivity" in text
+    assert "Inconclusive: with noise scaled to the local sensitivity, nothing is promised" in text
     assert "for these neighbours of this data set only" in text
     assert "guarantees" not in text
     assert "dpsgd" not in json.dumps(found["adversaries"][0]["others"])

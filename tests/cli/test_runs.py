@@ -67,7 +67,8 @@ def test_resume_goes_on_with_the_whole_audit(capsys, audited):
         assert database.execute("DELETE FROM block WHERE block = 1").rowcount == 2
     assert [one["trials"] for one in run(capsys, "runs list --json").json] == [16, 16]
     resumed = run(capsys, f"runs resume {name[:8]} --workers 1 --json")
-    assert resumed.code == 0
+    assert resumed.code == 3
+    assert resumed.json == audited | {"adversaries": resumed.json["adversaries"]}
     for one, before in zip(resumed.json["adversaries"], audited["adversaries"], strict=True):
         assert one["run"] == before["run"]
         assert one["epsilon_lower"] == before["epsilon_lower"]

@@ -14,7 +14,7 @@ import pytest
 
 from coalmine.data import _formats, cifar10, fetch, files, load, purchase100, registry, status, verify
 from coalmine.data.entry import Entry, File, Source
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 from coalmine.errors import DataError, InvalidInputError
 
 CONTENT = {"a.bin": bytes(range(8)), "b.bin": bytes([0, 1, 0, 1])}

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from coalmine.data import DataSet, load, names, standardize, status, subset, verify
+from coalmine.data import LoadedData, load, names, standardize, status, subset, verify
 from coalmine.errors import CoalmineError, DataError, InvalidInputError
 
 
@@ -23,7 +23,7 @@ def tiny(**change):
         "citation": "",
         "licence": "",
     }
-    return DataSet(**{**fields, **change})
+    return LoadedData(**{**fields, **change})
 
 
 def test_digits_are_those_of_scikit_learn():
@@ -61,7 +61,7 @@ def test_purchase_like_says_what_it_is_and_can_be_learned_but_not_perfectly():
 
     data = load("purchase-like", rows=10_000, test_rows=3000)
     assert data.stand_in_for == "purchase100"
-    assert "stand-in" in data.describe()["note"]
+    assert "stand-in" in data.note
     assert set(np.unique(data.x_train)) == {0.0, 1.0}
     assert (data.features, data.classes, len(np.unique(data.y_train))) == (600, 100, 100)
     accuracy = BernoulliNB().fit(data.x_train, data.y_train).score(data.x_test, data.y_test)
@@ -138,10 +138,10 @@ def test_a_record_that_does_not_fit_is_refused(change):
     [
         ("fashion_mnist", {}, "did you mean 'fashion-mnist'"),
         ("purchase", {}, "did you mean 'purchase"),
-        ("zzzz", {}, "the names are digits"),
-        (None, {}, "the names are digits"),
-        ("digits", {"rows": 3}, "rows is not an option of data set digits: it takes none"),
-        ("synthetic", {"row": 3}, "did you mean rows"),
+        ("zzzz", {}, "expected one of digits"),
+        (None, {}, "expected one of digits"),
+        ("digits", {"rows": 3}, "rows is not an option of data set digits: there is none"),
+        ("synthetic", {"row": 3}, "did you mean 'rows'"),
         ("synthetic", {"rows": 0}, "rows = 0"),
         ("synthetic", {"classes": 1}, "classes = 1"),
         ("purchase-like", {"rows": 99}, "rows = 99"),

@@ -1,19 +1,33 @@
 """Blocks, and the engine that plays them: claims, failures, workers, another process on the same store."""
 
+import concurrent.futures
 import dataclasses
+import importlib
 import os
 import time
 
 import numpy as np
 import pytest
 
+from coalmine import game
 from coalmine.errors import InvalidInputError
-from coalmine.game import BLOCK_SIZE, BuiltInTask, GameStoppedError, blocks_for, trials_of, worlds_of
-from coalmine.game.engines import local
+from coalmine.game import (
+    BLOCK_SIZE,
+    BlocksFailedError,
+    GameStoppedError,
+    WorkersDiedError,
+    blocks_for,
+    trials_of,
+    worlds_of,
+)
+from coalmine.game.built_in import BuiltInTask
+from coalmine.game.engines import LocalEngine
+from coalmine.roles import Distinguisher
 from coalmine.store import BlockResult, Store
 from coalmine.training import Dataset, ExampleCanary, LogisticRegression, Neighbours, TrainingConfig
 
 NAME = "ab" * 16
+PLAYING = importlib.import_module("coalmine.game.play")  # the room's function of the same name hides the module
 
 
 def result_of(block, *, scale=1.0):
@@ -58,9 +72,9 @@ def store(tmp_path):
 
 def play(task, store, *, trials=64, workers=1):
     seen = []
-    local.run(
-        task, blocks=blocks_for(trials, done=store.done(NAME)), store=store, workers=workers, on_block=seen.append
-    )
+    blocks = blocks_for(trials, done=store.done(NAME))
+    with LocalEngine(workers) as engine:
+        game.play(task, blocks=blocks, store=store, engine=engine, on_block=seen.append)
     return seen
 
 
@@ -85,7 +99,7 @@ def test_every_block_is_stored_once_and_told_once(store):
 
 def test_a_block_that_fails_is_reported_and_tried_again(store):
     broken = Counting(errors=((2, RuntimeError("out of luck")),))
-    with pytest.raises(local.BlocksFailedError, match=r"1 of 4 blocks.*block 2: RuntimeError: out of luck"):
+    with pytest.raises(BlocksFailedError, match=r"1 of 4 blocks.*block 2: RuntimeError: out of luck"):
         play(broken, store)
     assert store.done(NAME) == {0, 1, 3}
     assert [one.reason for one in store.failures(NAME)] == ["RuntimeError: out of luck"]
@@ -115,8 +129,41 @@ def test_a_bug_is_not_hidden(store):
         play(Counting(errors=((0, AssertionError("a bug")),)), store)
 
 
+def test_a_task_travels_by_value(store):
+    """Lambdas, and objects of classes made inside a function: a worker could import none of these."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Local(Counting):
+        score: object = None
+
+        def play(self, blocks):
+            return [result_of(block, scale=self.score(2.0)) for block in blocks]
+
+    play(Local(score=lambda value: value + 1.0), store, workers=2)
+    np.testing.assert_array_equal(store.scores(NAME).score, 3.0 * np.arange(64.0))
+
+
+def test_an_engine_is_whatever_has_a_width_and_submits(store):
+    """The protocol is all that is asked: this one plays at once and says how many groups may be under way."""
+    asked = []
+
+    class Here:
+        def width(self, task):
+            return 3
+
+        def submit(self, task, blocks):
+            asked.append(tuple(blocks))
+            future = concurrent.futures.Future()
+            future.set_result(task.play(blocks))
+            return future
+
+    game.play(Counting(), blocks=blocks_for(200), store=store, engine=Here(), on_block=lambda result: None)
+    assert sorted(block for group in asked for block in group) == list(range(13))
+    assert store.done(NAME) == set(range(13))
+
+
 def test_a_worker_that_dies_is_reported(store):
-    with pytest.raises(local.WorkersDiedError, match=r"ended without a word.*running the same audit again"):
+    with pytest.raises(WorkersDiedError, match=r"ended without a word.*running the same audit again"):
         play(Dying(), store, workers=2)
     assert store.done(NAME) == set()
 
@@ -137,23 +184,23 @@ class Telling(Counting):
 def test_tasks_in_a_row_share_their_workers_and_keep_apart(store):
     """Three tasks on two processes: the same two for all, and each gets its own scores."""
     names, processes = ["0a" * 16, "0b" * 16, "0c" * 16], set()
-    with local.Workers(2) as workers:
+    with LocalEngine(2) as engine:
         for scale, name in enumerate(names, start=1):
             store.register(name, {})
             task = Telling(fingerprint=name, scale=float(scale))
-            local.run(task, blocks=blocks_for(400), store=store, workers=workers, on_block=lambda result: None)
+            game.play(task, blocks=blocks_for(400), store=store, engine=engine, on_block=lambda result: None)
             trials = store.scores(name)
             np.testing.assert_array_equal(trials.score, scale * np.arange(400.0))
             processes.update(trials.devices)
     assert f"cpu {os.getpid()}" not in processes
     assert 1 <= len(processes) <= 2
-    with pytest.raises(local.BlocksFailedError, match="shutdown"):  # nobody is left to play
-        local.run(task, blocks=[100], store=store, workers=workers, on_block=lambda result: None)
+    with pytest.raises(BlocksFailedError, match="shutdown"):  # nobody is left to play
+        game.play(task, blocks=[100], store=store, engine=engine, on_block=lambda result: None)
 
 
 def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
     """Another one holds block 1 and finishes it a little later; block 2 it drops, so it is played here."""
-    monkeypatch.setattr(local, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(PLAYING, "_POLL_SECONDS", 0.01)
     with Store.open(store.path) as other:
         assert other.claim(NAME, [1, 2], limit=2) == (1, 2)
         polls = []
@@ -165,7 +212,7 @@ def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
             if len(polls) == 4:
                 other.release(NAME)
 
-        monkeypatch.setattr(local, "time", type("Clock", (), {"sleep": staticmethod(sleep), "time": time.time}))
+        monkeypatch.setattr(PLAYING, "time", type("Clock", (), {"sleep": staticmethod(sleep), "time": time.time}))
         seen = play(Counting(), store)
     assert len(polls) >= 4
     assert store.done(NAME) == {0, 1, 2, 3}
@@ -175,7 +222,7 @@ def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
 
 
 def test_groups_grow_to_a_couple_of_seconds():
-    group = local._Group("cpu", most=None)
+    group = PLAYING._Group("cpu", most=None)
     assert group.size == 1
     group.learn([result_of(0)])
     assert group.size == 64  # 0.01 s a block: capped
@@ -198,11 +245,8 @@ def built_in(**changes):
     return BuiltInTask(**{**settings, **changes})
 
 
-class SumOfLogits:
+class SumOfLogits(Distinguisher):
     view = "black_box"
-
-    def start(self, trials):
-        pass
 
     def observe(self, iterate):
         raise AssertionError("never shown under a black box")

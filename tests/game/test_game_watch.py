@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from coalmine.auditing import progress
+from coalmine.auditing.progress import _PILOT
 from coalmine.bounds import AnytimeAudit
 from coalmine.cli import _watch
-from coalmine.cli._watch import _PILOT, Watch
+from coalmine.cli._watch import Watch
 from coalmine.game import blocks_for, trials_of, worlds_of
 from coalmine.store import BlockResult, Trials
 
@@ -38,7 +40,7 @@ def counted(monkeypatch):
             calls.append((world, trials, wrong))
             super().add(world=world, trials=trials, wrong=wrong)
 
-    monkeypatch.setattr(_watch, "AnytimeAudit", Spy)
+    monkeypatch.setattr(progress, "AnytimeAudit", Spy)
     monkeypatch.setattr(_watch, "_REFRESH_SECONDS", 0.0)
     return calls
 
@@ -70,7 +72,7 @@ def test_the_pilot_is_fixed_by_the_number_of_the_trial_and_not_by_who_is_first(c
 
 def test_the_threshold_looks_at_the_pilot_alone(monkeypatch):
     seen = []
-    monkeypatch.setattr(_watch, "_best_threshold", lambda world, score: seen.append(score) or 0.0)
+    monkeypatch.setattr(progress, "_best_threshold", lambda world, score: seen.append(score) or 0.0)
     bar = watch()
     for index in (5, 0, 1, 2, 3, 4):
         bar.block(block(index, score=lambda trials: trials.astype(float)))

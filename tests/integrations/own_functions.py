@@ -16,8 +16,54 @@ def train(dataset, seed, sigma=0.1):
     return dataset.sum() + sigma * np.random.default_rng(seed).normal()
 
 
+def right(dataset, seed):
+    """One step of DP-SGD with noise multiplier 1, all rows in the batch."""
+    return train(dataset, seed, sigma=1.0)
+
+
+def half_noise(dataset, seed):
+    """The same with half its noise."""
+    return train(dataset, seed, sigma=0.5)
+
+
+def right_again(dataset, seed):
+    """A control that is not broken."""
+    return train(dataset, seed, sigma=1.0)
+
+
+class Trainer:
+    """A training as an object: called itself, or by its method."""
+
+    def __init__(self, sigma):
+        self.sigma = sigma
+
+    def fit(self, dataset, seed):
+        return train(dataset, seed, sigma=self.sigma)
+
+    def __call__(self, dataset, seed):
+        return self.fit(dataset, seed)
+
+
+CALLS = []
+
+
+def train_noting_its_calls(dataset, seed):
+    CALLS.append(seed)
+    return 0.0
+
+
 def score(model):
     return model
+
+
+def score_zero(model):
+    """Blind."""
+    return 0.0
+
+
+def wrong_way(model):
+    """Larger for world 0."""
+    return -model
 
 
 def score_with_canary(model, canary):
@@ -40,6 +86,19 @@ def train_raises_sometimes(dataset, seed):
     if seed % 4 == 0:
         raise ValueError("an unlucky seed")
     return train(dataset, seed)
+
+
+def train_refuses_the_canary(dataset, seed):
+    if len(dataset) == 4:
+        raise ValueError("four rows")
+    return train(dataset, seed)
+
+
+def train_dislikes_the_canary(dataset, seed):
+    """Fails in half of the trainings of world 1, never in world 0."""
+    if len(dataset) == 4 and seed % 2:
+        raise ValueError("four rows")
+    return train(dataset, seed, sigma=4.0)
 
 
 def train_exits(dataset, seed):

@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import io
 import sys
 
 import numpy as np
@@ -95,6 +96,83 @@ def test_bound_arguments_defaults_closures_and_decorators_count(module):
     before = one(mine.train)
     mine.train.__defaults__ = (2.0,)
     assert one(mine.train) != before
+
+
+def test_functions_among_bound_arguments_are_followed(module):
+    texts = {
+        "mine": "def score(model, build):\n    return build()\n",
+        "parts": "def one():\n    return 1\ndef two():\n    return 2\n",
+    }
+    mine = module(**texts)
+    parts = importlib.import_module("parts")
+    before = one(functools.partial(mine.score, build=parts.one))
+    assert before == one(functools.partial(mine.score, build=parts.one))
+    assert before != one(functools.partial(mine.score, build=parts.two))
+    assert before != one(functools.partial(mine.score, build=functools.partial(parts.one)))
+    edited = module(**{**texts, "parts": texts["parts"].replace("return 1", "return 3")})
+    assert before != one(functools.partial(edited.score, build=importlib.import_module("parts").one))
+
+
+OBJECTS = """
+import functools, io, helper
+SCALE = 1.0
+def noise():
+    return SCALE
+class Trainer:
+    def __init__(self, held=None):
+        self.held = held
+    def fit(self, d, s):
+        return self.held
+    def more(self):
+        return noise()
+    def __call__(self, d, s):
+        return self.fit(d, s)
+"""
+HELPER = "class Part:\n    def __init__(self, value):\n        self.value = value\n"
+
+
+def test_methods_and_objects_that_can_be_called_are_known_by_what_they_hold(module):
+    mine = module(mine=OBJECTS, helper=HELPER)
+    held = [None, 1.0, np.arange(3), [1, 2], mine.helper.Part(1), mine.helper.Part(2), mine.Trainer(1), mine.noise,
+            functools.partial(mine.noise, 1), functools.partial(mine.noise, 2)]  # fmt: skip
+    for take in (lambda one: one.fit, lambda one: one):
+        names = [one(take(mine.Trainer(value))) for value in held]
+        assert len(set(names)) == len(names)
+        assert names == [one(take(mine.Trainer(value))) for value in held]
+    assert one(mine.Trainer()) != one(mine.Trainer().fit)
+    loop = mine.Trainer()
+    loop.held = loop
+    assert one(loop.fit) != one(mine.Trainer().fit)
+
+
+def test_what_the_other_methods_of_an_object_read_counts_too(module):
+    mine = module(mine=OBJECTS, helper=HELPER)
+    before = one(mine.Trainer().fit)
+    mine.SCALE = 2.0
+    assert one(mine.Trainer().fit) != before
+
+
+def test_an_edited_class_of_an_object_that_is_held_counts_too(module):
+    """The class stands in a module that the function's own module does not import."""
+    text = OBJECTS.replace(", helper", "")
+    part = module(helper=HELPER).Part(1)
+    before = one(module(mine=text).Trainer(part).fit)
+    part = module(helper=HELPER + "# edited\n").Part(1)
+    assert one(module(mine=text).Trainer(part).fit) != before
+
+
+@pytest.mark.parametrize("hidden", [io.BytesIO(b"1"), np.random.default_rng(1), ValueError("1"), iter([1])])
+def test_objects_whose_state_cannot_be_seen_are_refused(module, hidden):
+    """Two of a kind may differ and look the same, so trials of one could be taken for those of the other."""
+    mine = module(mine=OBJECTS, helper=HELPER)
+    for train in (mine.Trainer(hidden).fit, mine.Trainer(hidden), functools.partial(mine.Trainer().fit, hidden)):
+        with pytest.raises(InvalidInputError, match="cannot be told from others"):
+            one(train)
+
+
+def test_two_lambdas_on_one_line_differ(module):
+    mine = module(mine="both = [lambda d, s: 1, lambda d, s: 2]\n")
+    assert one(mine.both[0]) != one(mine.both[1])
 
 
 def test_a_decorated_function_is_taken(module):

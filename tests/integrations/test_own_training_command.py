@@ -27,27 +27,82 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 OWN = ("audit", "--train", "own_functions:train", "--score", "own_functions:score", "--trials", "64")
+RIGHT = (
+    "audit", "--train", "own_functions:right", "--score", "own_functions:score", "--claim-dpsgd", "1,1,1", "--trials",
+    "320",
+)  # fmt: skip
 
 
 def test_a_refuted_claim_ends_with_one(run):
     code, out, _ = run(*OWN, "--claim-epsilon", "1")
     assert code == 1
     assert "Your own training own_functions:train, scored by own_functions:score." in out
-    assert "contradicts the claim ε = 1" in " ".join(out.split())
+    assert "Refuted at 99% confidence: the claim ε = 1 is false" in " ".join(out.split())
 
 
-def test_a_claim_that_stands_ends_with_zero_and_json_is_whole(run):
-    code, out, _ = run(*OWN, "--claim-epsilon", "100", "--json")
+def test_a_claim_that_stands_ends_with_zero_and_json_is_whole(run, fixed_seeds):
+    code, out, _ = run(*RIGHT, "--json")
     found = json.loads(out)
     assert code == 0
-    assert (found["verdict"], found["claim"]) == ("consistent", 100.0)
+    assert found["verdict"]["outcome"] == "consistent"
+    assert found["verdict"]["power"]["probability"] >= 0.8
+    assert found["claim"]["kind"] == "mechanism"
     assert found["config"]["worlds"] == "own_functions:worlds"
+
+
+def test_a_claim_that_nothing_could_refute_ends_with_three(run):
+    code, out, _ = run(*OWN, "--claim-epsilon", "100", "--json")
+    found = json.loads(out)
+    assert code == 3
+    assert (found["verdict"]["outcome"], found["claim"]["epsilon"]) == ("inconclusive", 100.0)
+    assert found["guarantee"] is None
 
 
 def test_a_claimed_dpsgd(run):
     code, out, _ = run(*OWN, "--claim-dpsgd", "1,1,1")
     assert code == 1
-    assert "this cannot be DP-SGD with sampling rate 1, 1 step and noise multiplier 1" in " ".join(out.split())
+    assert "the claim of DP-SGD with sampling rate 1, noise multiplier 1 and 1 step" in " ".join(out.split())
+
+
+def test_a_control_from_the_command_line(run, fixed_seeds):
+    code, out, _ = run(*RIGHT, "--control-train", "own_functions:half_noise", "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"]["outcome"]) == (0, "consistent")
+    assert found["adversaries"][0]["judgement"]["control"] is True
+    code, out, _ = run(*RIGHT, "--control-train", "own_functions:right", "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"]["outcome"]) == (3, "inconclusive")
+    assert found["adversaries"][0]["judgement"]["control"] is False
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("import sys\nsys.exit(0)\n", "cannot be imported (SystemExit: 0)"),
+        ("raise RuntimeError('no')\n", "cannot be imported (RuntimeError: no)"),
+        ("import sys\ndef worlds():\n    sys.exit(0)\n", "worlds raised SystemExit: 0"),
+        ("import sys\ndef train(dataset, seed):\n    sys.exit(0)\n", "train raised SystemExit: 0"),
+    ],
+)
+def test_code_that_ends_python_is_not_taken_for_a_verdict(run, tmp_path, monkeypatch, text, words):
+    """Exit code 0 would mean consistent, and 1 refuted."""
+    name = tmp_path.name
+    (tmp_path / f"{name}.py").write_text(f"from own_functions import *\n{text}")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, out, err = run(
+        "audit", "--train", f"{name}:train", "--score", f"{name}:score", "--claim-epsilon", "1", "--trials", "16"
+    )
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_when_every_training_of_one_world_fails_it_ends_with_two_and_the_reason(run):
+    code, out, err = run(
+        "audit", "--train", "own_functions:train_refuses_the_canary", "--score", "own_functions:score", "--trials",
+        "64", "--claim-epsilon", "1",
+    )  # fmt: skip
+    assert (code, out) == (2, "")
+    assert "every training of own training in world 1 failed (train raised ValueError: four rows" in err
 
 
 def test_runs_and_report_know_own_trainings(run, tmp_path):
@@ -81,6 +136,8 @@ def test_runs_and_report_know_own_trainings(run, tmp_path):
         ((*OWN[1:], "--claim-epsilon", "1", "--set", "training.clip=2"), "is not allowed with train"),
         ((*OWN[1:], "--claim-epsilon", "1", "--preset", "default"), "not allowed beside a config file or a preset"),
         (("--timeout", "3"), "--timeout is not allowed without train"),
+        (("--control-train", "own_functions:half_noise"), "--control-train is not allowed without train"),
+        ((*OWN[1:], "--claim-epsilon", "1", "--control"), "--control is not allowed with train"),
         (
             ("--train", "own_functions:train_raises", "--score", "own_functions:score", "--claim-epsilon", "1"),
             "train raised ValueError: boom (own_functions.py, line",

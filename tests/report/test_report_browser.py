@@ -5,6 +5,8 @@ import shutil
 import pytest
 import report_sample as sample
 
+from coalmine.records import Outcome
+
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
@@ -36,6 +38,7 @@ def pages(tmp_path_factory):
     results = {
         "consistent": sample.standard_result(),
         "refuted": sample.result(sample.adversary(mu=4.0), claim=0.2),
+        "inconclusive": sample.result(sample.adversary(trials=40), trials=40, outcome=Outcome.INCONCLUSIVE),
         "long names": sample.result(
             sample.adversary(LONG, options={"option": LONG}, trials=40), note=LONG * 3, trials=40
         ),
@@ -58,7 +61,7 @@ def opened(browser, path, width):
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("name", ["consistent", "refuted", "long names"])
+@pytest.mark.parametrize("name", ["consistent", "refuted", "inconclusive", "long names"])
 def test_on_a_screen(browser, pages, name, width):
     path = pages / f"{name}.html"
     page, complaints, requests = opened(browser, path, width)
@@ -74,7 +77,7 @@ def test_on_a_screen(browser, pages, name, width):
     assert outside == []
     shown = page.locator("figure div[role=img]:visible")
     assert shown.count() == page.locator("figure").count()
-    assert page.locator("h1").inner_text().startswith("Refuted" if name == "refuted" else "Consistent")
+    assert page.locator("h1").inner_text().startswith("Consistent" if name == "long names" else name.capitalize())
     page.close()
 
 

@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from coalmine import cli
-from coalmine.game import engines
+from coalmine import cli, data
+from coalmine.adversaries import catalogue
+from coalmine.game.engines import LocalEngine
 from coalmine.store import BlockResult, Store
 
 # Data sets are read-only arrays; torch says so when it reads one. What is tested here is the report.
@@ -38,16 +39,22 @@ def played(tmp_path_factory):
     folder = tmp_path_factory.mktemp("audit")
     (folder / "audit.toml").write_text(AUDIT)
     options = ["--store", str(folder / "a.db"), "--workers", "1", "--report", str(folder / "report.html")]
-    assert cli.main(["audit", str(folder / "audit.toml"), *options]) == 0
+    assert cli.main(["audit", str(folder / "audit.toml"), *options]) == 3
     return folder
 
 
 @pytest.fixture
 def no_training(monkeypatch):
-    def refuse(*_, **__):
-        raise AssertionError("a report must not train")
+    """Nothing is loaded, crafted or trained."""
 
-    monkeypatch.setattr(engines.local, "run", refuse)
+    def refuse(*_, **__):
+        raise AssertionError("a report must not need this")
+
+    monkeypatch.setattr(data, "load", refuse)
+    monkeypatch.setattr("coalmine.auditing.setting.prepare", refuse)
+    monkeypatch.setattr(LocalEngine, "submit", refuse)
+    for one in catalogue().values():
+        monkeypatch.setattr(one.kind, "craft", refuse)
 
 
 def names(folder):
@@ -55,13 +62,24 @@ def names(folder):
         return [run.fingerprint for run in store.runs()]
 
 
-def copy_run(store, fingerprint, target, *, blocks, trials):
-    """The first blocks of a run in another store, of an audit that wants more trials."""
-    run, scores = store.run(fingerprint), store.scores(fingerprint)
-    description = json.loads(json.dumps(dict(run.description)))
-    description["config"]["audit"]["trials"] = description["trials"] = trials
-    target.register(fingerprint, description)
-    for block in range(blocks):
+def copy_audit(store, target, *, blocks, trials):
+    """The audit in another store, where it wants more trials, with the first blocks of each run."""
+    [audit] = store.audits()
+    description = json.loads(json.dumps(audit["description"]))
+    description["config"]["audit"]["trials"] = trials
+    for member in description["members"]:
+        member["wanted"] = trials
+    for fingerprint in blocks:
+        target.register(fingerprint, store.run(fingerprint).description)
+    target.record_audit(audit["fingerprint"], description, members=dict.fromkeys(blocks, trials))
+    for fingerprint, count in blocks.items():
+        copy_blocks(store, fingerprint, target, count=count)
+
+
+def copy_blocks(store, fingerprint, target, *, count):
+    """The first blocks of a run."""
+    scores = store.scores(fingerprint)
+    for block in range(count):
         part = slice(16 * block, 16 * (block + 1))
         target.put(
             fingerprint,
@@ -100,8 +118,7 @@ def test_the_name_and_the_figures_by_default(played, no_training, monkeypatch, c
 def test_a_run_that_is_not_complete_is_reported_with_what_it_has(played, no_training, tmp_path):
     first, second = names(played)
     with Store.open(played / "a.db") as store, Store.open(tmp_path / "part.db") as target:
-        copy_run(store, first, target, blocks=1, trials=400)
-        copy_run(store, second, target, blocks=0, trials=400)
+        copy_audit(store, target, blocks={first: 1, second: 0}, trials=400)
     options = ["--store", str(tmp_path / "part.db"), "-o", str(tmp_path / "part.html")]
     assert cli.main(["report", first[:10], *options]) == 0
     text = (tmp_path / "part.html").read_text()
@@ -113,24 +130,25 @@ def test_a_run_that_is_not_complete_is_reported_with_what_it_has(played, no_trai
 def test_a_run_without_trials_is_an_error(played, no_training, tmp_path, capsys):
     name = names(played)[0]
     with Store.open(played / "a.db") as store, Store.open(tmp_path / "empty.db") as target:
-        copy_run(store, name, target, blocks=0, trials=32)
+        copy_audit(store, target, blocks={name: 0}, trials=32)
     assert cli.main(["report", name[:10], "--store", str(tmp_path / "empty.db")]) == 2
     error = capsys.readouterr().err
     assert f"run {name[:12]} has no trials yet: play it first (coalmine runs resume {name[:12]})" in error
     assert error.count("\n") == 1
 
 
-def test_a_run_of_other_data_or_another_version_is_not_passed_off_as_this_one(played, no_training, tmp_path, capsys):
+def test_a_run_of_no_audit_is_not_passed_off_as_one(played, no_training, tmp_path, capsys):
+    """Its trials may come from other data or another version: what they are is not known, so nothing is said."""
     name = names(played)[0]
     with Store.open(played / "a.db") as store, Store.open(tmp_path / "other.db") as target:
-        copy_run(store, name, target, blocks=2, trials=32)
+        copy_audit(store, target, blocks={name: 2}, trials=32)
         target.register("ab" * 32, dict(store.run(name).description))
         trial = np.arange(16)
         target.put(
             "ab" * 32, 0, BlockResult(trial=trial, world=trial % 2, score=trial + 0.5, elapsed=1.0, device="cpu")
         )
     assert cli.main(["report", "abab", "--store", str(tmp_path / "other.db"), "-o", str(tmp_path / "x.html")]) == 2
-    assert "its trials come from other data or another version" in capsys.readouterr().err
+    assert "run abababababab has no audit in this store" in capsys.readouterr().err
     assert not (tmp_path / "x.html").exists()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from coalmine import cli, report
 from coalmine.integrations import audit_function
-from coalmine.records import DpSgd, Relation
+from coalmine.records import DpSgd, EpsilonClaim, Outcome, Relation
 from coalmine.report import series
 from coalmine.store import Store
 
@@ -47,7 +47,7 @@ def play(folder, function, **claim):
 def test_a_claim_is_not_called_a_guarantee(folder):
     result = play(folder, train, claim_epsilon=3.0)
     text = report.page(result).replace("\u00a0", " ")
-    assert "Consistent: nothing here contradicts the claim ε = 3 (δ = 10⁻⁵)" in text
+    assert "the claim ε = 3 (δ = 10⁻⁵)" in text
     assert "is claimed: what is known about the privacy loss ε" in text
     assert "Claim: ε ≤ 3.00" in text
     assert "claimed, not proved here" in text
@@ -60,9 +60,9 @@ def test_a_claim_is_not_called_a_guarantee(folder):
 def test_a_refuted_claim(folder):
     result = play(folder, leaky, claim_epsilon=1.0)
     text = report.page(result).replace("\u00a0", " ")
-    assert result.verdict == "refuted"
-    assert "Refuted: own training" in text
-    assert "which contradicts the claim ε = 1" in text
+    assert result.verdict.outcome is Outcome.REFUTED
+    assert "Refuted at 99% confidence: the claim ε = 1 is false" in text
+    assert html.escape(result.verdict.reasons[0][3:]) in text
 
 
 def test_how_to_repeat_it(folder):
@@ -75,6 +75,15 @@ def test_how_to_repeat_it(folder):
     settings = tomllib.loads(shown)
     assert settings["train"] == "test_report_own:train"
     assert settings["audit"]["trials"] == 64
+
+
+def test_a_claim_given_as_a_value_is_drawn_and_told_with_its_own_delta(folder):
+    result = play(folder, train, claim=EpsilonClaim(epsilon=3.0, delta=1e-3))
+    assert (result.config.audit.delta, result.config.audit.claim_epsilon) == (1e-3, 3.0)
+    ((kind, curve),) = series.promised_curves(result, result.adversaries[0])
+    assert kind == "claim"
+    assert curve([0.01])[0] == pytest.approx(1 - 1e-3 - np.exp(3.0) * 0.01)
+    assert "the claim ε = 3 (δ = 0.001)" in report.page(result).replace("\u00a0", " ")
 
 
 def test_a_claimed_mechanism_is_drawn_with_its_own_curve(folder):
@@ -90,11 +99,11 @@ def test_a_claimed_mechanism_is_drawn_with_its_own_curve(folder):
 
 def test_a_claimed_mechanism_that_is_refuted_by_its_curve(folder):
     result = play(folder, leaky, claim_dpsgd=DpSgd(sample_rate=1.0, noise_multiplier=0.5, steps=1))
-    assert result.verdict == "refuted"
-    assert result.strongest.bound.epsilon < result.claim  # so the sentence must not say that ε alone contradicts it
+    assert result.verdict.outcome is Outcome.REFUTED
+    assert result.strongest.bound.epsilon < result.claim_epsilon  # so no sentence may say that ε alone contradicts it
     text = report.page(result).replace("\u00a0", " ")
-    assert f"Refuted: {html.escape(result.refutation)} (at 99% confidence)." in text
-    assert "is refuted by the errors of the attack" in text
+    assert "Refuted at 99% confidence: the claim of DP-SGD" in text
+    assert "is refuted by the attack" in text
     assert "although no more than" not in text
 
 

@@ -1,6 +1,7 @@
 """The page and the figures from small synthetic records: complete, self-contained, escaped, small."""
 
 import dataclasses
+import html
 import html.parser
 import importlib.util
 import re
@@ -14,9 +15,8 @@ import report_sample as sample
 from coalmine import report
 from coalmine.auditing import config
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.records import Relation
+from coalmine.records import Outcome, Relation
 from coalmine.report import figures, render, tables, words
-from coalmine.report.html import toml
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
@@ -61,7 +61,7 @@ def test_the_page_has_all_its_parts_in_order(page):
         "How to repeat it",
         "coalmine audit audit.toml",
         "Versions",
-        sample.standard_result().adversaries[1].fingerprint,
+        sample.standard_result().adversaries[1].run,
     ]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
@@ -117,16 +117,17 @@ def test_everything_is_escaped():
     assert text.count("<script>") >= 4
 
 
-def test_the_config_on_the_page_is_the_config():
-    settings = sample.standard_result().config
-    text = toml(settings.model_dump(mode="json", exclude_none=True))
-    assert config.parse(tomllib.loads(text)) == settings
-    odd = {
-        "a": {"b c": 'x"\\\n\x7f', "list": [1, 2.5], "inner": {"k": True}},
-        "many": [{"x": 1e-12}, {"x": 2}],
-        "top": "ü",
-    }
-    assert tomllib.loads(toml(odd)) == odd
+def test_the_config_on_the_page_is_the_config(page):
+    shown = html.unescape(page.split('<pre class="config">')[1].split("</pre>")[0])
+    assert config.parse(tomllib.loads(shown)) == sample.standard_result().config
+
+
+def test_what_came_from_python_is_not_passed_off_as_a_config():
+    result = sample.result(sample.adversary(trials=40), trials=40)
+    given = dataclasses.replace(result, subject=dataclasses.replace(result.subject, given=("data", "model")))
+    text = report.page(given)
+    assert "Call coalmine.audit with the same data, model and this config" in text
+    assert "coalmine audit audit.toml" not in text
 
 
 def test_stand_in_data_is_labelled():
@@ -139,15 +140,22 @@ def test_stand_in_data_is_labelled():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"claim": 0.2}, "Refuted: clipbkd proves"),
-        ({"claim": 0.2, "noise": 4.0}, "The evidence goes beyond the guarantee"),
-        ({"noise": 0.0}, "No guarantee: without noise nothing is promised, and clipbkd proves ε ≥ 2."),
-        ({"trials": 500}, "This run is not complete"),
+        ({"claim": 0.2}, "Refuted at 99% confidence: the claim ε = 0.2 is false"),
+        ({"claim": 0.2}, "is claimed: what is known about the privacy loss ε"),
+        ({"claim": 0.2}, "Claim: ε ≤ 0.20"),
+        ({"noise": 4.0}, "Refuted at 99% confidence: the guarantee ε ≤"),
+        ({"noise": 4.0}, "although no more than"),
+        ({"noise": 0.0}, "Inconclusive: without noise nothing is promised, so there is no claim to refute;"),
+        ({"outcome": Outcome.INCONCLUSIVE}, "Inconclusive: this audit says nothing about the guarantee"),
+        ({"missing": 1}, "1 further adversaries of this audit have no trials yet"),
     ],
 )
 def test_other_outcomes(options, said):
-    text = report.page(sample.result(sample.adversary(mu=4.0), **options)).replace("\u00a0", " ")
+    result = sample.result(sample.adversary(mu=4.0), **options)
+    text = report.page(result).replace("\u00a0", " ")
     assert said in text
+    assert f'<h1 class="{result.verdict}">' in text
+    assert f"<title>Privacy audit: {result.verdict}</title>" in text
 
 
 def test_a_heuristic_or_an_estimate_is_never_printed_as_a_bound(page):
@@ -241,6 +249,6 @@ def test_the_ladder_says_what_each_power_was_worth():
     assert first["worth"] == weak.bound.epsilon
     assert third["worth"] == third["worth_assumed"] == 0.0
     page = report.page(shown)
-    assert "What each power of an attacker is worth" in page
+    assert "How much each extra capability helps an attacker" in page
     assert f"(+{words.down(second['worth'])})" in page
     assert tables.ladder(sample.result(weak)) is None

@@ -21,10 +21,8 @@ def believer(*, promised=True, mu=0.55, trials=400):
         scores, epsilon=2.2, delta=0.001, relation=Relation.ADD_REMOVE, promised=promised, expected=0.002,
         distances=np.full(trials, mu), losses=(rng.normal(size=200), rng.normal(size=200)),
     )  # fmt: skip
-    one = sample.adversary("identifiability", trials=trials)
-    return dataclasses.replace(
-        one, scores=scores, beliefs=beliefs, view=View.ALL_ITERATES, others=(*one.others, *beliefs.estimates)
-    )
+    one = sample.adversary("identifiability", trials=trials, view=View.ALL_ITERATES)
+    return dataclasses.replace(one, scores=scores, beliefs=beliefs, others=(*one.others, *beliefs.estimates))
 
 
 def test_the_section_says_what_happened_and_draws_the_limit():
@@ -90,11 +88,11 @@ def test_a_training_that_failed_is_drawn_and_told_as_knowing_nothing():
     whole = believer()
     world0 = whole.scores.world0.copy()
     world0[:3] = -50.0
-    one = dataclasses.replace(whole, scores=Scores(world0, whole.scores.world1), failed=3)
+    one = dataclasses.replace(whole, scores=Scores(world0, whole.scores.world1), failed=(3, 0))
     assert one.log_odds.world0[:3].tolist() == [0.0, 0.0, 0.0]
     assert one.log_odds.world0[3:].tolist() == world0[3:].tolist()
     assert "in the worst of all more than 99.9%" not in " ".join(words.certainty(one))
-    unaware = dataclasses.replace(one, failed=0)
+    unaware = dataclasses.replace(one, failed=(0, 0))
     assert "in the worst of all more than 99.9%" in " ".join(words.certainty(unaware))
     tops = [max(row["to"] for row in _bars(given)) for given in (one, unaware)]
     assert tops[0] < 0.9 < tops[1] == 1.0

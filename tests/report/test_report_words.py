@@ -1,6 +1,5 @@
 """The sentences of the report: signs by type, rounding to the safe side, and what a reader must be told."""
 
-import dataclasses
 import math
 import re
 from decimal import Decimal
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coalmine.identifiability import belief
-from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
+from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Outcome, Relation
 from coalmine.report import words
 
 
@@ -50,28 +49,41 @@ def test_verdict_says_what_was_tested_and_what_was_found():
     assert consistent.startswith("Consistent: ")
     assert "the guarantee ε ≤ 2.89" in consistent
     assert "99% confidence" in consistent
-    refuted = sample.result(sample.adversary(mu=4.0), claim=0.5)
-    assert words.verdict(refuted).startswith("Refuted: clipbkd proves ε ≥ ")
-    assert "the claim ε = 0.5" in words.verdict(refuted)
+    refuted = words.verdict(sample.result(sample.adversary(mu=4.0), claim=0.5))
+    assert refuted.startswith("Refuted at 99% confidence: the claim ε = 0.5 is false")
+    assert "p = 0.0001" in refuted  # the reasons come along
+    weak = words.verdict(sample.result(outcome=Outcome.INCONCLUSIVE))
+    assert weak.startswith("Inconclusive: this audit says nothing about the guarantee ε ≤ 2.89")
+    assert "about 300 trials would do" in weak
 
 
-def test_caveats_name_stand_in_data_missing_trials_failures_and_the_ceiling():
-    short = sample.result(sample.adversary(trials=40, failed=3), note="Stand-in data.", trials=400)
+def test_in_words_a_verdict_says_what_it_is_worth():
+    consistent = sample.standard_result().in_words()
+    assert consistent.startswith(words.verdict(sample.standard_result()))
+    assert "A training with half of this noise would have been refuted with probability 0.97." in consistent
+    for outcome in (Outcome.REFUTED, Outcome.INCONCLUSIVE):
+        assert "0.97" not in sample.result(sample.adversary(), outcome=outcome).in_words()
+
+
+def test_caveats_name_stand_in_data_missing_trials_failures_and_power():
+    short = sample.result(sample.adversary(trials=40, wanted=400, failed=(0, 3)), note="Stand-in data.", trials=400)
     text = " ".join(words.caveats(short))
     assert "About the data: Stand-in data." in text
     assert "not complete: 40 of 400 trainings" in text
-    assert "3 trainings did not end with finite numbers" in text
-    assert "even a perfect attack could prove no more than ε ≥ " in text
+    assert "3 trainings did not end with finite numbers (0 in world 0 and 3 in world 1)" in text
+    assert "would have been refuted with probability 0.97" in text
     assert "Consistent does not mean proved safe" in text
     complete = " ".join(words.caveats(sample.standard_result()))
     assert "not complete" not in complete
     assert "About the data" not in complete
+    weak = " ".join(words.caveats(sample.result(outcome=Outcome.INCONCLUSIVE)))
+    assert "Consistent" not in weak
+    assert "0.97" not in weak
 
 
 def test_adversaries_without_trials_are_counted():
-    whole = sample.standard_result()
-    part = dataclasses.replace(whole, adversaries=whole.adversaries[:1])
-    assert any("1 further adversaries" in line for line in words.caveats(part))
+    assert any("2 further adversaries" in line for line in words.caveats(sample.result(missing=2)))
+    assert not any("further adversaries" in line for line in words.caveats(sample.standard_result()))
 
 
 def test_meaning_separates_what_is_promised_from_what_was_shown():
@@ -99,7 +111,7 @@ def test_table_keeps_estimates_apart_from_bounds():
         assert ("≥" in row[2]) == (record["kind"] == "lower_bound")
         assert ("proves nothing" in row[3]) == (record["kind"] == "estimate")
         assert ("only if" in row[3]) == (record["method"] == "gdp")
-    assert sum(record["counts_for_verdict"] for record in table.records) == 2
+    assert sum(record["headline"] for record in table.records) == 2
     assert str(table).splitlines()[0].startswith("adversary")
 
 

@@ -121,11 +121,49 @@ def test_runs_are_found_by_prefix_and_removed_with_their_trials(store):
     assert store._database.execute("SELECT count(*) FROM block").fetchone()[0] == 1
 
 
-def test_a_run_may_get_a_new_description_and_keeps_its_trials(store):
+def test_what_is_said_of_a_run_is_written_once(store):
     store.put(RUN, 0, block(0))
-    store.register(RUN, {"trials": 100})
-    assert store.run(RUN).description == {"trials": 100}
+    store.register(RUN, {"seed": 2})
+    assert store.run(RUN).description == {"seed": 1}
     assert store.done(RUN) == {0}
+    assert store.knows(RUN)
+    assert not store.knows(OTHER)
+
+
+def test_audits_name_their_runs_and_how_many_trials_each_should_have(store):
+    first, second = "01" * 32, "02" * 32
+    store.register(OTHER, {"seed": 2})
+    store.record_audit(first, {"claim": 1}, members={RUN: 100})
+    store.record_audit(second, {"claim": 2}, members={RUN: 64, OTHER: 32})
+    assert store.run(RUN).wanted == 100
+    assert store.run(OTHER).wanted == 32
+    assert store.audit(first) == {"claim": 1}
+    assert store.audit(RUN[:6]) == store.audit(OTHER) == {"claim": 2}  # of a run, the last audit that used it
+    store.record_audit(first, {"claim": 3}, members={RUN: 100})  # asked again: used now, but written once
+    assert store.audit(RUN) == {"claim": 1}
+    assert [one["fingerprint"] for one in store.audits()] == [first, second]
+    assert store.audits()[0]["used"] >= store.audits()[0]["created"]
+    store.put(RUN, 0, block(0, n=8))
+    assert store.run(RUN).trials == 8
+    store.remove(RUN)
+    assert [one["fingerprint"] for one in store.audits()] == [first, second]
+    with pytest.raises(StoreError, match="is no run of this store"):
+        store.audit(RUN)
+    assert store.audit(OTHER) == {"claim": 2}
+
+
+def test_an_audit_of_a_run_that_is_not_there_is_refused_as_a_whole(store):
+    with pytest.raises(StoreError, match="register it first"):
+        store.record_audit("01" * 32, {}, members={RUN: 16, OTHER: 16})
+    assert store.audits() == ()
+    assert store.audit(RUN) is None
+
+
+def test_the_name_of_a_run_is_never_taken_for_that_of_an_audit(store):
+    """Both begin with the same digits; what a user types is the beginning of a run's name."""
+    store.register(OTHER, {})
+    store.record_audit(RUN[:8] + "00" * 28, {"about": "the other run"}, members={OTHER: 4})
+    assert store.audit(RUN[:8]) is None
 
 
 def test_failed_blocks_are_reported_and_not_done(store):
@@ -143,9 +181,7 @@ def test_failed_blocks_are_reported_and_not_done(store):
     assert store.claim(RUN, [0]) == (0,)
     store.put(RUN, 0, block(0))
     assert [f.block for f in store.failures(RUN)] == [1]
-    assert store.forget_failures(RUN) == 1
-    assert store.done(RUN) == {0}
-    assert store.failures(RUN) == ()
+    assert store.done(RUN) == {0, 1}
 
 
 @pytest.mark.parametrize(
@@ -185,7 +221,7 @@ def test_bad_arguments_are_refused(store):
         store.register(RUN, {"object": object()})
     with pytest.raises(InvalidInputError, match="block = -1"):
         store.put(RUN, -1, block(0))
-    for call in (store.scores, store.failures, store.renew, store.release, store.forget_failures):
+    for call in (store.scores, store.failures, store.renew, store.release):
         with pytest.raises(StoreError, match="register it first"):
             call(OTHER)
     with pytest.raises(StoreError, match="register it first"):

@@ -6,20 +6,11 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from coalmine.auditing.config import Execution
-from coalmine.auditing.run import Nobody
 from coalmine.identifiability import estimates
-from coalmine.store import Store
-from coalmine.studies import Bench, Cell, Scale, Study, find, measures, names, run_cell
+from coalmine.studies import Cell, Scale, Study, find, measures, names, run_cell
 from coalmine.studies.figure import draw
 
 PAPER = [name for name in names() if name.startswith("bernau-2021/")]
-
-
-@pytest.fixture
-def bench(tmp_path):
-    with Store.open(tmp_path / "runs.db") as store:
-        yield Bench(store=store, how=Execution(workers=1), watcher=Nobody())
 
 
 def test_every_table_and_figure_is_there():

@@ -119,14 +119,11 @@ def test_unknown_names():
         find("jagielski-2020/table-2").cell("sigma=1.55,init=0,clip=3")
 
 
-def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(tmp_path, monkeypatch):
+def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(bench, monkeypatch):
     """Little noise promises much, much noise little: a bound between the two is INVALID if the second one gives it."""
     from coalmine import bounds
-    from coalmine.auditing.config import Execution
-    from coalmine.auditing.run import Nobody
     from coalmine.records import Counts
-    from coalmine.store import Store
-    from coalmine.studies import Bench, Cell, Scale, Study, run_cell
+    from coalmine.studies import Cell, Scale, Study, run_cell
     from coalmine.studies.measures import evidence
 
     tree = {
@@ -140,14 +137,12 @@ def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(tmp_path, monk
         name="a/b", title="t", citation="c", quantity="q", measure="evidence", notes=(), cells=(cell,),
         scales={"quick": scale},
     )  # fmt: skip
-    with Store.open(tmp_path / "a.db") as store:
-        bench = Bench(store=store, how=Execution(workers=1), watcher=Nobody())
-        assert run_cell(study, cell=cell, scale=scale, bench=bench).verdict == "no published value"
-        perfect = Counts(false_positives=0, negatives=1000, false_negatives=0, positives=1000)
-        wrong = bounds.clopper_pearson(perfect, delta=1e-5, confidence=0.99)
-        assert wrong.epsilon < 10.0
-        monkeypatch.setattr(evidence, "prove", lambda *_, **__: (wrong, ()))
-        found = run_cell(study, cell=cell, scale=scale, bench=bench)
+    assert run_cell(study, cell=cell, scale=scale, bench=bench).verdict == "no published value"
+    perfect = Counts(false_positives=0, negatives=1000, false_negatives=0, positives=1000)
+    wrong = bounds.clopper_pearson(perfect, delta=1e-5, confidence=0.99)
+    assert wrong.epsilon < 10.0
+    monkeypatch.setattr(evidence, "prove", lambda *_, **__: (wrong, ()))
+    found = run_cell(study, cell=cell, scale=scale, bench=bench)
     assert found.guarantee is not None
     assert found.guarantee < 1.0
     assert found.verdict == "INVALID"

@@ -4,18 +4,8 @@ import dataclasses
 
 import pytest
 
-from coalmine.auditing.config import Execution
-from coalmine.auditing.run import Nobody
-from coalmine.store import Store
 from coalmine.studies import Cell, Scale, Study, find
-from coalmine.studies.measures import Bench
 from coalmine.studies.run import run_cell
-
-
-@pytest.fixture
-def bench(tmp_path):
-    with Store.open(tmp_path / "trials.db") as store:
-        yield Bench(store=store, how=Execution(workers=1), watcher=Nobody())
 
 
 def tiny(adversary, **training):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from coalmine.roles import View
+from coalmine.roles import Observer, View
 
 
-class Final:
+class Final(Observer):
     """Keeps the final parameters, by trial."""
 
     view = View.FINAL_MODEL

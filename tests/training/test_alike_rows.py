@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from coalmine.errors import InvalidInputError
+from coalmine.roles import Observer
 from coalmine.training import (
     AlikeRows,
     Dataset,
@@ -30,14 +31,8 @@ class Pull:
         return self.size * (parameters - self.goal.to(parameters)) * (step == 2)
 
 
-class Keep:
+class Keep(Observer):
     view = "final_model"
-
-    def start(self, trials):
-        pass
-
-    def observe(self, iterate):
-        raise AssertionError
 
     def finish(self, models):
         return models.parameters.double().numpy().copy()
@@ -45,7 +40,7 @@ class Keep:
 
 def config(**changes):
     settings = {"steps": 3, "clip": 1.0, "noise_multiplier": 0.0, "learning_rate": 1.0, "sample_rate": 0.5}
-    return TrainingConfig(**{**settings, "initialisation": GivenWeights([0.25, 0.0]), "dtype": "float64", **changes})
+    return TrainingConfig(**{**settings, "initialization": GivenWeights([0.25, 0.0]), "dtype": "float64", **changes})
 
 
 def run(base, *, canary=None, trials=8, world=0, settings=None, stack=None):

@@ -1,7 +1,6 @@
 """The compiled kernels of a CPU: their random numbers, their arithmetic, when they are used, and torch without them.
 
-The law of the noise is in test_noise.py, the clipped sums against autograd in test_clipped_sums.py, the independence of
-the stack in test_stacking.py: all of them run on these kernels where numba is installed.
+What every engine must do (the reference's steps, the noise's law, the same bits in any stack) is in test_engines.py.
 """
 
 import os
@@ -11,24 +10,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from recorders import Everything, Final
+from engines import MovingExample
 
 from coalmine import seeds
-from coalmine.training import (
-    Dataset,
-    ExampleCanary,
-    LogisticRegression,
-    Mlp,
-    NasrCnn,
-    Neighbours,
-    Sequential,
-    TrainingConfig,
-    alternating_worlds,
-    compiled,
-    train,
-)
-from coalmine.training.compiled import CompiledNoise
-from coalmine.training.layers import Linear
+from coalmine.roles import Observer, View
+from coalmine.training import Dataset, Linear, Mlp, NasrCnn, Neighbours, Sequential, TrainingConfig, backends, compiled
+from coalmine.training.job import Job
+from coalmine.training.noise import CompiledNoise
 
 kernels = pytest.importorskip("coalmine.training.cpu_kernels", reason="needs numba")
 
@@ -123,77 +111,26 @@ def test_activations_are_those_of_torch():
         np.testing.assert_allclose(activations_of(kind, values), function(exact).numpy(), rtol=4e-7, atol=1e-12)
 
 
-NETWORKS = {
-    "logistic": LogisticRegression(21, classes=3),
-    "relu": Mlp(784, hidden=(32,), classes=2),
-    "tanh": Mlp(50, hidden=(33, 17), classes=10, activation="tanh"),
-    "sigmoid": Mlp(16, hidden=(5, 48, 3), classes=2, activation="sigmoid"),
-    "wide": Mlp(7, hidden=(130,), classes=65),
-}
-
-
-@pytest.mark.parametrize(
-    "sampling", [{"batch_size": 300}, {"batch_size": 300, "sampling": "shuffle"}, {"sampling": "full"}]
-)
-@pytest.mark.parametrize("name", NETWORKS)
-def test_whole_trainings_agree_with_torch(name, sampling, monkeypatch):
-    """Several passes a batch (more rows than the width), both worlds; equal but for rounding along ten steps."""
-    network = NETWORKS[name]
-    rng = np.random.default_rng(3)
-    rows = 1500
-    base = Dataset(rng.normal(size=(rows, network.inputs)), rng.integers(0, network.classes, size=rows))
-    neighbours = Neighbours(base, canary=ExampleCanary(base.x[:3] + 1, base.y[:3]))
-    config = TrainingConfig(steps=10, clip=0.8, noise_multiplier=0.0, learning_rate=0.5, **sampling)
-    assert compiled.refusal(network, neighbours=neighbours, paired=False) is None
-    found = []
-    for switch in ("1", "0"):
-        monkeypatch.setenv(compiled.SWITCH, switch)
-        seen = Final()
-        result = train(
-            network, neighbours=neighbours, config=config, fingerprint="c", trials=[0, 1, 5], worlds=[0, 1, 1],
-            observer=seen,
-        )  # fmt: skip
-        assert result.precision == ("float32 compiled" if switch == "1" else "float32")
-        found.append(seen.parameters)
-    for trial, vector in found[0].items():
-        np.testing.assert_allclose(vector, found[1][trial], rtol=0, atol=2e-5)
-        assert vector.tobytes() != found[1][trial].tobytes()
-
-
-def test_empty_batches_are_noise_alone():
-    network = Mlp(5, hidden=(4,))
-    rng = np.random.default_rng(0)
-    base = Dataset(rng.normal(size=(40, 5)), rng.integers(0, 2, size=40))
-    config = TrainingConfig(steps=30, clip=1.0, noise_multiplier=0.0, learning_rate=1.0, sample_rate=0.01)
-    seen = Everything()
-    train(network, neighbours=Neighbours(base), config=config, fingerprint="e", trials=[0], worlds=[0], observer=seen)
-    empty = [not np.any(gradient) for gradient in seen.gradients[0]]
-    # Each step is empty with probability 0.99⁴⁰ = 0.67; all alike in 30 steps: below 1e-5, and the seed is fixed.
-    assert any(empty)
-    assert not all(empty)
-
-
 def test_what_is_left_to_torch():
-    rng = np.random.default_rng(0)
-    rows = Neighbours(Dataset(rng.normal(size=(4, 5)), [0, 1, 0, 1]))
+    base = Dataset(np.random.default_rng(0).normal(size=(4, 5)), [0, 1, 0, 1])
 
-    class Moving:
-        copies = 1
+    def fits(network, canary=None, observer=None):
+        config = TrainingConfig(steps=1, clip=1, noise_multiplier=1, learning_rate=1, sampling="full")
+        job = Job(network, Neighbours(base, canary=canary), config, "c", torch.device("cpu"), observer)
+        return compiled.fits(job)
 
-        def start(self, trials): ...
+    class Knowing(Observer):
+        view = View.ALL_ITERATES
+        knows_both_worlds = True
 
-        def examples(self, state): ...
-
-    pictures = NasrCnn(input_shape=(1, 16, 16), classes=3)
-    assert "linear layers" in compiled.refusal(pictures, neighbours=rows, paired=False)
-    plain = Sequential((5,), 2, (Linear(5, 2, bias=False),))
-    assert "bias" in compiled.refusal(plain, neighbours=rows, paired=False)
-    moving = Neighbours(rows.base, canary=Moving())
-    assert "examples do not change" in compiled.refusal(Mlp(5), neighbours=moving, paired=False)
-    assert "two worlds" in compiled.refusal(Mlp(5), neighbours=rows, paired=True)
-    assert compiled.usable(device=torch.device("cpu"), dtype=torch.float32)
-    assert not compiled.usable(device=torch.device("cpu"), dtype=torch.float64)
-    assert not compiled.usable(device=torch.device("cuda"), dtype=torch.float32)
+    assert fits(Mlp(5))
+    assert not fits(NasrCnn(input_shape=(1, 16, 16), classes=3))
+    assert not fits(Sequential((5,), 2, (Linear(5, 2, bias=False),)))
+    assert not fits(Mlp(5), canary=MovingExample(Mlp(5)))
+    assert not fits(Mlp(5), observer=Knowing())
+    assert backends.compiled(device=torch.device("cpu"), dtype=torch.float32)
+    assert not backends.compiled(device=torch.device("cpu"), dtype=torch.float64)
+    assert not backends.compiled(device=torch.device("cuda"), dtype=torch.float32)
 
 
 def test_without_numba_torch_does_the_work():
@@ -215,25 +152,12 @@ print(train(Mlp(3), neighbours=base, config=config, fingerprint="m", trials=[0],
     assert (done.returncode, done.stdout) == (0, "float32\n"), done.stderr
 
 
-def test_what_is_kept_is_thrown_away_when_the_kernels_change():
-    """numba looks at a function's own file alone; functions of other files that build on these look at both."""
-    from coalmine.adversaries import shortcut_kernels
-
-    for function in (kernels.add_noise, shortcut_kernels.log_ratios):
-        kept = function._cache._cache_file
-        stamp = kept._source_stamp
-        assert stamp[1] == kernels._STAMP
-        kept._source_stamp = (stamp[0], "another state of the file")
-        assert not kept._load_index()
-        kept._source_stamp = stamp
-
-
 SAMPLE = """
 import numpy as np
+from coalmine.roles import Observer
 from coalmine.training import Dataset, Mlp, Neighbours, TrainingConfig, train
-class Final:
+class Final(Observer):
     view = "final_model"
-    def start(self, trials): ...
     def finish(self, models): print(models.parameters.numpy().tobytes().hex())
 rng = np.random.default_rng(0)
 base = Dataset(rng.normal(size=(90, 70)), rng.integers(0, 3, size=90))
@@ -263,22 +187,3 @@ assert type(cpu_kernels.add_noise._cache).__name__ == "NullCache"
     assert other.returncode == 0, other.stderr
     assert len(usual.stdout) > 8 * 2 * 35 * 70
     assert usual.stdout == other.stdout
-
-
-def test_trials_beside_do_not_matter_for_a_perceptron_of_odd_sizes():
-    network = NETWORKS["sigmoid"]
-    rng = np.random.default_rng(8)
-    base = Dataset(rng.normal(size=(100, 16)), rng.integers(0, 2, size=100))
-    config = TrainingConfig(steps=6, clip=1.0, noise_multiplier=1.0, learning_rate=0.3, sample_rate=0.3)
-
-    def go(trials, stack):
-        seen = Final()
-        train(
-            network, neighbours=Neighbours(base), config=config, fingerprint="s", trials=trials,
-            worlds=alternating_worlds(trials), observer=seen, stack=stack,
-        )  # fmt: skip
-        return seen.parameters
-
-    together = go(np.arange(16), 16)
-    for trial, vector in {**go(np.arange(16)[::-1], 5), **go(np.array([7]), 1)}.items():
-        assert vector.tobytes() == together[trial].tobytes()

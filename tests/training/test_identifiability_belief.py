@@ -12,7 +12,7 @@ from coalmine.adversaries import Scene, adversary
 from coalmine.adversaries.distinguishers.likelihood import DISTANCE, LOSS, SENSITIVITY, Belief, kept_steps
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Relation
-from coalmine.roles import View
+from coalmine.roles import Observer, View
 from coalmine.training import Dataset, ExampleCanary, Mlp, Neighbours, TrainingConfig, train
 from coalmine.training.sampling import batches
 
@@ -183,18 +183,12 @@ def test_noise_scaled_to_the_local_sensitivity_has_that_size():
     def gradient(settings, world):
         kept = []
 
-        class Keep:
+        class Keep(Observer):
             view = View.ALL_ITERATES
             knows_both_worlds = True
 
-            def start(self, trials):
-                pass
-
             def observe(self, iterate):
                 kept.append((iterate.previous.clone(), iterate.private_gradient.clone(), iterate.pair))
-
-            def finish(self, models):
-                return None
 
         train(
             NETWORK, neighbours=neighbours, config=settings, fingerprint="size", trials=[0], worlds=[world],

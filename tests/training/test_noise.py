@@ -1,4 +1,4 @@
-"""The noise: its law, its level, its independence; and the whole step as a Gaussian mechanism with a known law.
+"""The noise: its law and its independence; and the whole step as a Gaussian mechanism with a known law.
 
 Kolmogorov-Smirnov tests use fixed seeds; a right program fails one with probability 1e-7.
 """
@@ -17,34 +17,46 @@ from coalmine.training import (
     TrainingConfig,
     Vector,
     ZeroGradients,
-    alternating_worlds,
     train,
 )
-from coalmine.training.compiled import CompiledNoise
-from coalmine.training.noise import CpuNoise
+from coalmine.training.job import Job
+from coalmine.training.networks import glorot_law
+from coalmine.training.noise import CpuNoise, make_noise
 
 RARE = 1e-7
-KINDS = ("torch", "compiled")
+KINDS = ("torch", "compiled", "cuda")
+DEVICES = ("cpu", "cuda")
+
+
+def need(device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return torch.device(device)
 
 
 def draw(trials, steps, size, dtype=torch.float32, fingerprint="noise", kind="torch"):
-    """``[trials, steps, size]`` standard normals, made by torch's operations or by the compiled kernels."""
+    """``[trials, steps, size]`` standard normals: torch's operations, the compiled kernels, or a GPU's."""
+    device = need("cuda" if kind == "cuda" else "cpu")
     if kind == "compiled":
         pytest.importorskip("numba", reason="needs numba")
-        noise = CompiledNoise(fingerprint, trials)
-    else:
+    if kind == "torch":
         noise = CpuNoise(fingerprint, trials, size=size, steps=steps, dtype=dtype)
+    else:
+        noise = make_noise(fingerprint, trials, size=size, steps=steps, device=device, dtype=dtype)
     kept = []
     for _ in range(steps):
-        rows = torch.zeros((len(trials), size), dtype=dtype)
-        noise.add_to(rows, scale=1.0)
-        kept.append(rows.numpy())
+        rows = torch.zeros((len(trials), size + 5), dtype=dtype, device=device)
+        noise.add_to(rows[:, :size], scale=2.0)
+        assert not rows[:, size:].any()
+        kept.append(rows[:, :size].cpu().numpy() / 2.0)
     return np.stack(kept, axis=1)
 
 
 @pytest.mark.parametrize(
-    ("kind", "dtype"), [("torch", torch.float32), ("torch", torch.float64), ("compiled", torch.float32)]
-)
+    ("kind", "dtype"),
+    [("torch", torch.float32), ("torch", torch.float64), ("compiled", torch.float32), ("cuda", torch.float32),
+     ("cuda", torch.float64)],
+)  # fmt: skip
 def test_the_law_is_normal_and_other_levels_are_rejected(kind, dtype):
     z = draw([0, 1], 20, 25_186, dtype, kind=kind).ravel().astype(np.float64)
     assert np.isfinite(z).all()
@@ -93,34 +105,37 @@ def test_large_and_small_models_never_reuse_a_number(kind):
     assert abs(lagged) < 6
 
 
-def summed_gradients(config, trials, network, neighbours):
+@pytest.mark.parametrize("device", DEVICES)
+def test_starts_follow_glorot_and_share_nothing_with_the_noise(device):
+    network, trials, place = Mlp(30, hidden=(20,), classes=5), range(400), need(device)
+    config = TrainingConfig(steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.0, sample_rate=0.5)
+    start = Job(network, Neighbours(ZeroGradients(rows=1)), config, "s", place).initial(trials)
+    spread, mean = glorot_law(network, scale=1.0)
+    values = start.cpu().double().numpy()
+    z = (values - mean)[:, spread > 0] / spread[spread > 0]
+    assert stats.kstest(z.ravel(), "norm").pvalue > RARE
+    assert not values[:, spread == 0].any()
+    noise = torch.zeros_like(start)
+    make_noise("s", trials, size=start.shape[1], steps=1, device=place, dtype=torch.float32).add_to(noise, scale=1.0)
+    shared = noise.cpu().double().numpy()[:, spread > 0]
+    assert abs((z * shared).mean()) < 5.5 / np.sqrt(z.size)
+
+
+def summed_gradients(config, trials, network, neighbours, device="cpu"):
     """The sum over steps of the private gradients, ``[trials, P]``; odd trials are in world 1."""
+    need(device)
     seen = Total()
     train(
         network, neighbours=neighbours, config=config, fingerprint="level", trials=trials,
-        worlds=alternating_worlds(trials), observer=seen,
+        worlds=np.asarray(trials) % 2, observer=seen, device=device,
     )  # fmt: skip
     return seen.total()
 
 
-def test_noise_on_the_mean_has_the_right_level():
-    rng = np.random.default_rng(0)
-    network = Mlp(6, hidden=(5,), classes=2)
-    neighbours = Neighbours(Dataset(rng.normal(size=(40, 6)), rng.integers(0, 2, size=40)))
-    shared = {"steps": 1, "clip": 0.3, "sample_rate": 0.25, "learning_rate": 0.0}
-    trials = np.arange(3000)
-    noisy = summed_gradients(TrainingConfig(noise_multiplier=1.7, **shared), trials, network, neighbours)
-    clean = summed_gradients(TrainingConfig(noise_multiplier=0.0, **shared), trials, network, neighbours)
-    # Same batches and start, so the difference is the noise alone: σ·C/B = 1.7·0.3/10.
-    z = (noisy - clean).ravel() / (1.7 * 0.3 / 10)
-    assert stats.kstest(z, "norm").pvalue > RARE
-    for wrong in (2 / 3, 3 / 2):
-        assert stats.kstest(z * wrong, "norm").pvalue < 1e-12
-
-
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("relation", ["add_remove", "replace"])
 @pytest.mark.parametrize("copies", [1, 3])
-def test_a_gradient_canary_is_binomial_plus_gaussian(relation, copies):
+def test_a_gradient_canary_is_binomial_plus_gaussian(relation, copies, device):
     """Theorem 1 of last-iterate-2024: world 1 is Binomial(kT, q) + N(0, σ²T) in units of C, world 0 is N(0, σ²T)."""
     steps, rate, sigma, clip, rows = 25, 0.1, 0.6, 2.0, 500
     neighbours = Neighbours(
@@ -133,7 +148,7 @@ def test_a_gradient_canary_is_binomial_plus_gaussian(relation, copies):
         steps=steps, clip=clip, noise_multiplier=sigma, learning_rate=0.1, sample_rate=rate, dtype="float64"
     )
     trials = np.arange(8000)
-    gradients = summed_gradients(config, trials, Vector(3), neighbours)
+    gradients = summed_gradients(config, trials, Vector(3), neighbours, device)
     total = gradients * rows * rate / clip
     spread = sigma * steps**0.5
 
@@ -164,7 +179,7 @@ def test_dirac_canary_on_real_zero_gradient_rows():
     gradient[0] = 1.0
     neighbours = Neighbours(Dataset(x, np.zeros(30, dtype=int)), canary=GradientCanary(gradient))
     config = TrainingConfig(
-        steps=10, clip=1.0, noise_multiplier=0.5, learning_rate=0.0, sample_rate=0.2, initialisation=GivenWeights(start)
+        steps=10, clip=1.0, noise_multiplier=0.5, learning_rate=0.0, sample_rate=0.2, initialization=GivenWeights(start)
     )
     trials = np.arange(1600)
     total = summed_gradients(config, trials, network, neighbours) * 6

@@ -45,13 +45,13 @@ def test_equal_to_opacus_without_noise(network, clip):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             wrapped = GradSampleModule(reference.load(network, seen.before[0][step], torch.float32))
-            optimiser = DPOptimizer(
+            optimizer = DPOptimizer(
                 torch.optim.SGD(wrapped.parameters(), lr=0.1), noise_multiplier=0.0, max_grad_norm=clip,
                 expected_batch_size=rows,
             )  # fmt: skip
             loss = nn.functional.cross_entropy(wrapped(torch.from_numpy(base.x)), torch.from_numpy(base.y))
             loss.backward()
-            optimiser.pre_step()
+            optimizer.pre_step()
         theirs = torch.cat([p.grad.flatten() for p in wrapped.parameters()]).numpy()
         np.testing.assert_allclose(seen.gradients[0][step], theirs, rtol=0, atol=1e-5)
         assert np.abs(theirs).max() > 1e-3

@@ -22,7 +22,7 @@ class Refuse:
         if name.partition(".")[0] in {"pydantic", "typer", "rich", "dp_accounting", "opacus", "sklearn", "pooch"}:
             raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
-import coalmine.training
+import coalmine.training, coalmine.adversaries, coalmine.bounds
 print("torch" in sys.modules)
 """
     assert python(code) == "True\n"
@@ -32,12 +32,12 @@ def test_memory_does_not_grow_with_the_number_of_trials():
     code = """
 import resource
 import numpy as np
-from coalmine.training import Dataset, Mlp, Neighbours, TrainingConfig, alternating_worlds, train
+from coalmine.training import Dataset, Mlp, Neighbours, TrainingConfig, train
 rng = np.random.default_rng(0)
 base = Neighbours(Dataset(rng.normal(size=(500, 300)), rng.integers(0, 2, size=500)))
 config = TrainingConfig(steps=2, batch_size=100, clip=1, noise_multiplier=1, learning_rate=0.1)
 def peak(trials):
-    train(Mlp(300), neighbours=base, config=config, fingerprint="m", trials=trials, worlds=alternating_worlds(trials))
+    train(Mlp(300), neighbours=base, config=config, fingerprint="m", trials=trials, worlds=trials % 2)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 first = peak(np.arange(16))
 print(peak(np.arange(16, 16 + 640)) - first)

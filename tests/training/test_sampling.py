@@ -135,7 +135,7 @@ def test_the_divisor_is_the_expected_batch_of_the_base_data():
         train(
             LogisticRegression(2), neighbours=Neighbours(data, canary=ExampleCanary([1.0, 1.0], 0, copies=copies)),
             config=TrainingConfig(steps=1, clip=100, noise_multiplier=0, learning_rate=0, sampling="full",
-                                  initialisation=_zero(), dtype="float64"),
+                                  initialization=_zero(), dtype="float64"),
             fingerprint="d", trials=[0], worlds=[world], observer=seen,
         )  # fmt: skip
         # Zero weights: softmax − one-hot = (−1/2, 1/2).

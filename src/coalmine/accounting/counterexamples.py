@@ -30,6 +30,8 @@ EXACT_STEPS = 20
 FLOOR = 0.0005
 RATIO = 1.05
 _GRID = 2**17
+_MOST_CELLS = 2**30
+"""Cells of the grid times steps: a few seconds of work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,6 +147,8 @@ def _on_grid(q: float, keep: float, steps: int) -> tuple[Array, Array]:
     largest = _geometric(keep, steps)
     per_unit = max(16, int(_GRID / largest))
     size = int(largest * per_unit) + math.ceil(largest) + 2  # each shrinking adds less than one cell, then shrinks
+    if size * steps > _MOST_CELLS:
+        raise _validate.reject("steps", steps, f"at most {_MOST_CELLS // size} with regularizer = {1.0 - keep:.6g}")
     shrunk = np.ceil(keep * np.arange(size)).astype(np.intp)
     weights = np.zeros(size)
     weights[0] = 1.0

@@ -1,6 +1,19 @@
 """The adversaries: who they are, what they may see, how they choose the worlds and tell them apart."""
 
-from coalmine.adversaries.attack import Adversary, Attack, Scene, Shortcut, ThreatModel
-from coalmine.adversaries.catalogue import CATALOGUE, adversary
+from coalmine.adversaries.attack import Adversary, Attack, DrawnScores, Scene, Shortcut, ThreatModel
+from coalmine.adversaries.catalogue import GROUP, Listed, adversary, catalogue, identity_of, resolve
 
-__all__ = ["CATALOGUE", "Adversary", "Attack", "Scene", "Shortcut", "ThreatModel", "adversary"]
+__all__ = [
+    "GROUP",
+    "Adversary",
+    "Attack",
+    "DrawnScores",
+    "Listed",
+    "Scene",
+    "Shortcut",
+    "ThreatModel",
+    "adversary",
+    "catalogue",
+    "identity_of",
+    "resolve",
+]

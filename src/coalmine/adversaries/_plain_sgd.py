@@ -9,7 +9,7 @@ from coalmine import _validate
 from coalmine.adversaries.attack import Scene
 from coalmine.errors import UnsupportedError
 from coalmine.records import Sampling
-from coalmine.training import Sgd
+from coalmine.training import GradientCanary, Sgd, parameter_count
 
 
 def unit(scene: Scene, *, rows: int | None = None) -> float:
@@ -29,18 +29,33 @@ def unit(scene: Scene, *, rows: int | None = None) -> float:
     return -training.learning_rate * training.clip / batch
 
 
-def require_plain(name: str, scene: Scene) -> None:
-    """Only m ← m − η·(g + ∇r) keeps a value where it was written."""
-    if scene.training.optimiser != Sgd():
+def dirac(scene: Scene, coordinate: int, size: int) -> GradientCanary:
+    """A gradient of norm C on one coordinate."""
+    gradient = np.zeros(size)
+    gradient[coordinate] = scene.training.clip
+    return GradientCanary(gradient)
+
+
+def require_cells(name: str, scene: Scene) -> None:
+    """For those who keep every step in a parameter of its own: m ← m − η·(g + ∇r) must keep what was written."""
+    training, size = scene.training, parameter_count(scene.network)
+    if training.optimizer != Sgd():
         raise UnsupportedError(
-            f"adversary {name!r} is made for plain SGD, and the optimiser is {scene.training.optimiser}: set momentum 0"
+            f"adversary {name!r} is made for plain SGD, and the optimizer is {training.optimizer}: set momentum 0"
         )
+    if training.steps > size:
+        raise UnsupportedError(
+            f"{name} keeps every step in a parameter of its own: {training.steps} steps do not fit a model of {size} "
+            "parameters; use fewer steps or a larger model"
+        )
+    if training.sampling is Sampling.SHUFFLE or training.noise_multiplier == 0.0:
+        raise UnsupportedError(f"{name} needs noise, and poisson or full sampling")
 
 
 def weights(scene: Scene) -> NDArray[np.float64]:
     """How much of what step t = 1…T adds is still there at the end: 1 for plain SGD.
 
-    With the regulariser λ/2·‖m‖² each later step keeps 1 − ηλ of it (last-iterate-2024, Section 4.2); with momentum β
+    With the regularizer λ/2·‖m‖² each later step keeps 1 − ηλ of it (last-iterate-2024, Section 4.2); with momentum β
     it goes on growing towards 1/(1 − β).
     """
     training = scene.training
@@ -48,11 +63,11 @@ def weights(scene: Scene) -> NDArray[np.float64]:
         raise UnsupportedError(
             "zero-gradient data needs poisson or full sampling: shuffled batches are not independent"
         )
-    if not isinstance(training.optimiser, Sgd) or callable(training.regulariser):
+    if not isinstance(training.optimizer, Sgd) or callable(training.regularizer):
         raise UnsupportedError(
-            f"zero-gradient data is made for SGD with a quadratic regulariser, not for {training.optimiser}"
+            f"zero-gradient data is made for SGD with a quadratic regularizer, not for {training.optimizer}"
         )
-    shrink, momentum = training.learning_rate * training.regulariser, training.optimiser.momentum
+    shrink, momentum = training.learning_rate * training.regularizer, training.optimizer.momentum
     if shrink > 1.0:
         raise _validate.reject(
             "learning_rate · regularizer", shrink, "a number from 0 to 1 (beyond it the model swings from side to side)"

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-from coalmine import seeds
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.crafters.shadow import needs_learning
-from coalmine.adversaries.distinguishers.queries import Loss
+from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.adversaries.membership import Membership
 from coalmine.training import ExampleCanary, Neighbours
 
@@ -32,11 +30,11 @@ class Api:
 
     def craft(self, scene: Scene) -> Attack:
         """Draw the row."""
-        needs_learning(scene, "api")
+        scene.require_learning("api")
         rows = scene.held_out
         if rows is None:
             return Membership().craft(scene)
-        row = int(seeds.generator(str(scene.seed), purpose="api row", trial=0).integers(rows.rows))
+        row = int(scene.stream("api row").integers(rows.rows))
         x, y = rows.x[row], int(rows.y[row])
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(x, y)),

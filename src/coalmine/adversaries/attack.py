@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coalmine import _validate, seeds
 from coalmine.roles import Distinguisher, View
 from coalmine.training import Dataset, Neighbours, Network, TrainingConfig
 
@@ -50,6 +52,22 @@ class Scene:
         """q of the training."""
         return self.training.rate(self.base.rows)
 
+    def stream(self, purpose: str) -> np.random.Generator:
+        """Random numbers for one choice of an adversary: the same whenever the same scene is attacked."""
+        return seeds.generator(str(self.seed), purpose=purpose, trial=0)
+
+    def check_row(self, name: str, row: int) -> None:
+        """A row of the data must be there."""
+        if row >= self.base.rows:
+            raise _validate.reject(name, row, f"a row of the data, at most {self.base.rows - 1}")
+
+    def require_learning(self, who: str) -> None:
+        """Refuse a training that learns nothing."""
+        if self.training.learning_rate == 0.0:
+            raise _validate.reject(
+                "learning_rate", 0.0, f"a number above 0: {who} looks at what was learnt (malicious-dataset does not)"
+            )
+
 
 class Shortcut(Protocol):
     """Scores without training, for worlds so simple that their distribution is known: the same law, a shorter road.
@@ -63,6 +81,26 @@ class Shortcut(Protocol):
     ) -> NDArray[np.float64]:
         """One score a trial, a function of (fingerprint, trial, world) alone, whatever trials are asked together."""
         ...
+
+
+class DrawnScores(abc.ABC):
+    """A shortcut that draws each trial's score on its own, from the law of the final model."""
+
+    @abc.abstractmethod
+    def draw(self, stream: np.random.Generator, *, canary: bool) -> float:
+        """The score of one trial in world 1 (``canary``) or 0."""
+
+    def scores(
+        self, trials: NDArray[np.int64], *, worlds: NDArray[np.int8], fingerprint: str, device: str
+    ) -> NDArray[np.float64]:
+        """As :class:`Shortcut` says."""
+        return np.asarray(
+            [
+                self.draw(seeds.generator(fingerprint, purpose="scores", trial=trial), canary=world == 1)
+                for trial, world in zip(trials.tolist(), worlds.tolist(), strict=True)
+            ],
+            dtype=np.float64,
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine import _validate, seeds
+from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.queries import Loss
+from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.errors import UnsupportedError
 from coalmine.records import Relation
 from coalmine.training import ExampleCanary, Neighbours
@@ -53,7 +53,7 @@ class Backdoor:
         others = np.flatnonzero(base.y != self.target)
         if others.size < self.copies + 1:
             raise _validate.reject("copies", self.copies, f"fewer than the {others.size} rows of other classes")
-        order = seeds.generator(str(scene.seed), purpose="backdoor rows", trial=0).permutation(others)
+        order = scene.stream("backdoor rows").permutation(others)
         chosen, asked = order[: self.copies], order[self.copies : self.copies + _QUERIES]
         marked = mark(base.x[chosen], picture=picture, size=self.square)
         queries = mark(base.x[asked], picture=picture, size=self.square)

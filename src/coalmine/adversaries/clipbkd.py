@@ -13,11 +13,11 @@ from scipy import optimize, special
 
 from coalmine import _validate, seeds
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.content import Content
-from coalmine.adversaries.distinguishers.queries import OutputShift
+from coalmine.adversaries.crafters.differentiable import extent
+from coalmine.adversaries.distinguishers.final import OutputShift
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
-from coalmine.training import Dataset, ExampleCanary, Neighbours
+from coalmine.training import Dataset, ExampleCanary, Neighbours, one_thread
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,8 +52,8 @@ class ClipBkd:
         """Find the direction and the label, then plant the copies."""
         base, norm = scene.base, self.norm
         if norm is None:
-            norm = float(np.mean(np.linalg.norm(np.asarray(base.x, dtype=np.float64).reshape(base.rows, -1), axis=1)))
-        point, label, other = _poison(Content(base), norm, scene.classes)
+            norm = extent(base)[2]
+        point, label, other = _poison(base, norm, scene.classes)
         x = point.reshape(base.shape).astype(base.x.dtype)
         notes = [f"x_p has norm {norm:.4g}, label {label}; {self.copies} copies"]
         if self.world0 == "clean":
@@ -72,9 +72,8 @@ class ClipBkd:
 
 
 @functools.lru_cache(maxsize=4)
-def _poison(content: Content, norm: float, classes: int) -> tuple[NDArray[np.float64], int, int]:
+def _poison(base: Dataset, norm: float, classes: int) -> tuple[NDArray[np.float64], int, int]:
     """x_p, its label, and the second least likely label."""
-    base = content.data
     flat = np.asarray(base.x, dtype=np.float64).reshape(base.rows, -1)
     point = norm * least_direction(flat)
     order = np.argsort(class_scores(flat, base.y, point, classes=classes), kind="stable")
@@ -92,13 +91,9 @@ def least_direction(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     [0.0, 1.0]
     """
     n, d = rows.shape
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the order of sums, and so the last bits, must not depend on the number of threads
-    try:
+    with one_thread():  # the order of sums, and so the last bits, must not depend on the number of threads
         triangle = torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(rows)), mode="r").R
         _, sizes, right = (part.numpy() for part in torch.linalg.svd(triangle, full_matrices=True))
-    finally:
-        torch.set_num_threads(threads)
     sizes = np.append(sizes, np.zeros(d - sizes.size))
     free = right[sizes <= sizes[0] * max(n, d) * np.finfo(np.float64).eps]
     v = right[-1]

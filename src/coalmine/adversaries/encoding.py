@@ -7,17 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from coalmine import _validate
 from coalmine.adversaries import _plain_sgd, encoding_law
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.parameters import Cells
-from coalmine.adversaries.encoding_law import EncodingLaw, EncodingShortcut
+from coalmine.adversaries.distinguishers.final import Cells
+from coalmine.adversaries.encoding_law import EncodingLaw
 from coalmine.errors import UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import View
-from coalmine.training import AlikeRows, GivenWeights, Neighbours, StackState, Vector, parameter_count
+from coalmine.training import AdaptiveGradient, AlikeRows, GivenWeights, Neighbours, StackState, Vector
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,16 +58,10 @@ class Encoding:
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the constants, write the repeaters and the canary, and say what the cells hold in the end."""
-        training = scene.training
-        steps, size = training.steps, parameter_count(scene.network)
-        _plain_sgd.require_plain("encoding", scene)
-        if steps > size:
-            raise UnsupportedError(
-                f"encoding keeps every step in a parameter of its own: {steps} steps do not fit a model of {size} "
-                "parameters; use fewer steps or a larger model"
-            )
-        if training.sampling is Sampling.SHUFFLE or training.noise_multiplier == 0.0 or scene.sample_rate == 0.0:
-            raise UnsupportedError("encoding needs noise, a sampling rate above 0, and poisson or full sampling")
+        training, steps = scene.training, scene.training.steps
+        _plain_sgd.require_cells("encoding", scene)
+        if scene.sample_rate == 0.0:
+            raise UnsupportedError("encoding needs a sampling rate above 0")
         law = encoding_law.choose(
             form=self.form,
             steps=steps,
@@ -86,16 +79,16 @@ class Encoding:
                 AlikeRows(rows=law.rows, gradient=Repeaters(law, unit=unit, rate=training.learning_rate)),
                 canary=Writer(steps, clip=training.clip),
             ),
-            distinguisher=Cells(law, cells=steps, unit=unit),
+            distinguisher=Cells(law.score, cells=steps, unit=unit),
             network=Vector(steps),
             training=dataclasses.replace(
                 training,
                 sample_rate=scene.sample_rate if training.sampling is Sampling.POISSON else None,
                 batch_size=None,
-                regulariser=0.0,
-                initialisation=GivenWeights(np.zeros(steps)),
+                regularizer=0.0,
+                initialization=GivenWeights(np.zeros(steps)),
             ),
-            shortcut=EncodingShortcut(law=law),
+            shortcut=law,
             keeps_steps=True,
             notes=(
                 f"{law.rows} repeaters, about {law.batch:.0f} in a step: never clipped, and every objective of theirs "
@@ -106,16 +99,11 @@ class Encoding:
         )
 
 
-class Writer:
+class Writer(AdaptiveGradient):
     """The canary (Algorithm 2): pushes the cell of the current step, and no other, by one unit."""
-
-    copies = 1
 
     def __init__(self, steps: int, *, clip: float) -> None:
         self._steps, self._clip = steps, clip
-
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Nothing to forget."""
 
     def gradients(self, state: StackState) -> torch.Tensor:
         """−C on the cell of this step."""

@@ -23,9 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from coalmine import _validate, seeds
+from coalmine import _validate
+from coalmine.adversaries.attack import DrawnScores
 from coalmine.errors import InvalidInputError
 from coalmine.theory import bits
+from coalmine.training import log_mixture
 
 Array = NDArray[np.float64]
 
@@ -39,7 +41,7 @@ _LOSS = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncodingLaw:
+class EncodingLaw(DrawnScores):
     """The constants of the construction; :func:`choose` finds them."""
 
     form: str
@@ -87,10 +89,7 @@ class EncodingLaw:
 
     def _value_score(self, values: Array) -> float:
         """Σ_t ln(1 − q + q·exp((x_t − ½)/s_t²))."""
-        exponent = (values - 0.5) / self.variances
-        if self.sample_rate == 1.0:
-            return float(exponent.sum())
-        return float(np.logaddexp(math.log1p(-self.sample_rate), math.log(self.sample_rate) + exponent).sum())
+        return float(log_mixture((values - 0.5) / self.variances, sample_rate=self.sample_rate).sum())
 
     @property
     def variances(self) -> Array:
@@ -102,25 +101,6 @@ class EncodingLaw:
         """The ratio of the two binomials; it grows with the number of ones."""
         p0, p1 = bits.rates(self.threshold, sample_rate=self.sample_rate, noise_multiplier=self.noise)
         return ones * (math.log(p1) - math.log(p0)) + (self.steps - ones) * (math.log1p(-p1) - math.log1p(-p0))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EncodingShortcut:
-    """Scores from the law of the cells, without training."""
-
-    law: EncodingLaw
-
-    def scores(
-        self, trials: NDArray[np.int64], *, worlds: NDArray[np.int8], fingerprint: str, device: str
-    ) -> NDArray[np.float64]:
-        """One score a trial."""
-        return np.asarray(
-            [
-                self.law.draw(seeds.generator(fingerprint, purpose="scores", trial=trial), canary=world == 1)
-                for trial, world in zip(trials.tolist(), worlds.tolist(), strict=True)
-            ],
-            dtype=np.float64,
-        )
 
 
 def choose(

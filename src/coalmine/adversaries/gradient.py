@@ -9,10 +9,9 @@ from typing import ClassVar
 from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters.watermark import Watermark, check_size, check_watermark, signs
-from coalmine.adversaries.distinguishers.watermark import Mechanism, WatermarkRatio
-from coalmine.adversaries.shortcuts import WatermarkSteps
+from coalmine.adversaries.distinguishers.watermark import WatermarkRatio
 from coalmine.records import Sampling
-from coalmine.training import Glorot, GradientCanary, Neighbours, Sgd, Vector, ZeroGradients
+from coalmine.training import GaussianSteps, Glorot, GradientCanary, Neighbours, Sgd, Vector, ZeroGradients
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,11 +51,12 @@ class Gradient:
         measure = self.measure if self.measure is not None else max(1, training.steps // 20)
         check_watermark(scene, pairs=self.pairs, measure=measure)
         every = self.every if self.every is not None else max(1, math.ceil(1.0 / max(scene.sample_rate, 1e-9)))
-        mechanism = Mechanism(base=scene.base, network=scene.network, training=training)
         taken = f"computed at every {every}th model and taken off" if every else "taken to be zero"
         return Attack(
             neighbours=Neighbours(scene.base, canary=Watermark(clip=training.clip, pairs=self.pairs, measure=measure)),
-            distinguisher=WatermarkRatio(mechanism, pairs=self.pairs, measure=measure, every=every),
+            distinguisher=WatermarkRatio(
+                scene.base, scene.network, training, pairs=self.pairs, measure=measure, every=every
+            ),
             notes=(
                 f"the watermark is on the {2 * self.pairs} parameters that moved least in the first {measure} steps; "
                 f"what the other rows add along it is {taken}",
@@ -94,14 +94,13 @@ class MaliciousDataset:
         given = scene.training
         check_size(scene, pairs=self.pairs)
         training = dataclasses.replace(
-            given, learning_rate=0.0, regulariser=0.0, optimiser=Sgd(), initialisation=Glorot()
+            given, learning_rate=0.0, regularizer=0.0, optimizer=Sgd(), initialization=Glorot()
         )
         base, network = ZeroGradients(rows=scene.base.rows), Vector(2 * self.pairs)
         watermark = training.clip / math.sqrt(2 * self.pairs) * signs(self.pairs)
-        mechanism = Mechanism(base=base, network=network, training=training)
         return Attack(
             neighbours=Neighbours(base, canary=GradientCanary(watermark)),
-            distinguisher=WatermarkRatio(mechanism, pairs=self.pairs),
+            distinguisher=WatermarkRatio(base, network, training, pairs=self.pairs),
             notes=(
                 f"{base.rows} rows that the first model labels perfectly (no gradient), learning rate 0, watermark on "
                 f"{2 * self.pairs} parameters: the worst case that the guarantee allows for, and no ordinary training",
@@ -111,5 +110,5 @@ class MaliciousDataset:
             # Shuffled batches use the canary once an epoch: no law of independent draws fits them, so they are trained.
             shortcut=None
             if training.sampling is Sampling.SHUFFLE
-            else WatermarkSteps(sample_rate=scene.sample_rate, sigma=training.noise_multiplier, steps=training.steps),
+            else GaussianSteps(sample_rate=scene.sample_rate, sigma=training.noise_multiplier, steps=training.steps),
         )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coalmine import _validate, seeds
+from coalmine import _validate
 from coalmine.adversaries import _plain_sgd
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.parameters import Displacement
-from coalmine.adversaries.last_iterate import dirac
-from coalmine.roles import Iterate, View
-from coalmine.training import Neighbours, StackState, parameter_count, train
+from coalmine.adversaries.distinguishers.final import Displacement
+from coalmine.roles import Iterate, Observer, View
+from coalmine.training import AdaptiveGradient, Neighbours, StackState, parameter_count, train
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class HiddenState:
         if self.every > steps:
             raise _validate.reject("every", self.every, f"at most the number of steps, {steps}")
         unit = _plain_sgd.unit(scene)
-        stream = seeds.generator(str(scene.seed), purpose="hidden-state coordinate", trial=0)
+        stream = scene.stream("hidden-state coordinate")
         if self.coordinate == "random":
             coordinate, how = int(stream.integers(size)), "drawn at random"
         else:
@@ -61,7 +60,7 @@ class HiddenState:
             how = f"which moves least in {self.simulations} simulated trainings"
             if least.size > 1:
                 how += f" (with {least.size - 1} others)"
-        canary = dirac(scene, coordinate, size)
+        canary = _plain_sgd.dirac(scene, coordinate, size)
         often = "at every step" if self.every == 1 else f"at every {self.every}th step"
         return Attack(
             neighbours=Neighbours(
@@ -87,7 +86,7 @@ class HiddenState:
         return watcher.travelled.cpu().numpy()
 
 
-class _Path:
+class _Path(Observer):
     """Sums up how far every coordinate travels, over all steps and trainings."""
 
     view = View.ALL_ITERATES
@@ -95,29 +94,18 @@ class _Path:
     def __init__(self) -> None:
         self.travelled: torch.Tensor | None = None
 
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Stacks add up."""
-
     def observe(self, iterate: Iterate) -> None:
-        """One more step."""
+        """One more step; stacks add up."""
         squares = iterate.private_gradient.double().square().sum(0)
         self.travelled = squares if self.travelled is None else self.travelled + squares
 
-    def finish(self, models: Any) -> None:
-        """No scores."""
 
-
-class Scheduled:
+class Scheduled(AdaptiveGradient):
     """A fixed gradient at steps s, 2s, 3s, …, and zero at the others."""
-
-    copies = 1
 
     def __init__(self, gradient: NDArray[np.float64], *, every: int) -> None:
         self._gradient, self._every = torch.from_numpy(gradient), every
         self._zero = torch.zeros_like(self._gradient)
-
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Nothing to forget."""
 
     def gradients(self, state: StackState) -> torch.Tensor:
         """The same for every model."""

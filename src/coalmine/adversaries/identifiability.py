@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine import _validate, seeds
+from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.distinguishers.likelihood import Belief
 from coalmine.errors import InvalidInputError, UnsupportedError
@@ -62,80 +62,53 @@ class Identifiability:
 
     def craft(self, scene: Scene) -> Attack:
         """Find the neighbour, and prepare the likelihoods."""
-        if scene.base.rows < 2:
-            raise InvalidInputError(f"the data has {scene.base.rows} row: identifiability needs at least 2")
-        if self.neighbours == "bounded":
-            return self._bounded(scene)
-        return self._unbounded(scene)
-
-    def _unbounded(self, scene: Scene) -> Attack:
-        """World 1 has the row, world 0 does not."""
-        base, row = scene.base, self.row
-        note = "given"
-        if row is not None and row >= base.rows:
-            raise _validate.reject("row", row, f"a row of the data, at most {base.rows - 1}")
-        if row is None and self.choose == "random":
-            row, note = int(self._generator(scene).integers(base.rows)), "drawn at random"
-        elif row is None:
-            measure = self._measure(scene)
-            found = sensitivity.neighbour(
-                _flat(base), measure=measure, picture=scene.picture, most=self.choose == "most", rank=self.rank
-            )
-            row, note = found.row, found.words(rank=self.rank, most=self.choose == "most")
-        keep = np.arange(base.rows) != row
-        rest = Dataset(base.x[keep], base.y[keep])
-        x, y = base.x[row], int(base.y[row])
-        return Attack(
-            neighbours=Neighbours(rest, canary=ExampleCanary(x, y)),
-            distinguisher=Belief(x, y, training=scene.training, rows=rest.rows),
-            notes=(f"the canary is row {row} of the data, label {y}: {note}", *_notes(scene)),
-        )
-
-    def _bounded(self, scene: Scene) -> Attack:
-        """World 1 has the replacement in the row's place."""
         base, held = scene.base, scene.held_out
-        if held is None or not held.rows:
+        if base.rows < 2:
+            raise InvalidInputError(f"the data has {base.rows} row: identifiability needs at least 2")
+        if self.neighbours == "unbounded":
+            held = None
+        elif held is None or not held.rows:
             raise UnsupportedError(
                 "bounded neighbours put a row that is held out in the place of one of the data, and no rows are held "
                 "out here: use neighbours = 'unbounded'"
             )
-        row, other, note = self.row, self.replacement, "given"
-        if row is None and self.choose == "random":
-            generator = self._generator(scene)
-            row, other, note = int(generator.integers(base.rows)), int(generator.integers(held.rows)), "drawn at random"
-        elif row is None:
-            found = sensitivity.replacement(
-                _flat(base),
-                _flat(held),
-                measure=self._measure(scene),
-                picture=scene.picture,
-                most=self.choose == "most",
-                rank=self.rank,
-            )
-            row, other, note = found.row, found.replacement, found.words(rank=self.rank, most=self.choose == "most")
-        assert row is not None
-        assert other is not None
-        if row >= base.rows:
-            raise _validate.reject("row", row, f"a row of the data, at most {base.rows - 1}")
-        if other >= held.rows:
-            raise _validate.reject("replacement", other, f"a row that is held out, at most {held.rows - 1}")
-        x, y = held.x[other], int(held.y[other])
+        row, other, how = self._choose(scene, held)
+        scene.check_row("row", row)
+        if held is None or other is None:
+            x, y = base.x[row], int(base.y[row])
+            worlds = Neighbours(base.without(row), canary=ExampleCanary(x, y))
+            note = f"the canary is row {row} of the data, label {y}"
+        else:
+            if other >= held.rows:
+                raise _validate.reject("replacement", other, f"a row that is held out, at most {held.rows - 1}")
+            x, y = held.x[other], int(held.y[other])
+            worlds = Neighbours(base, canary=ExampleCanary(x, y), relation=Relation.REPLACE, replaced=[row])
+            note = f"held-out row {other}, label {y}, stands in the place of row {row}, label {int(base.y[row])}"
         return Attack(
-            neighbours=Neighbours(base, canary=ExampleCanary(x, y), relation=Relation.REPLACE, replaced=[row]),
-            distinguisher=Belief(x, y, training=scene.training, rows=base.rows),
-            notes=(
-                f"held-out row {other}, label {y}, stands in the place of row {row}, label {int(base.y[row])}: {note}",
-                *_notes(scene),
-            ),
+            neighbours=worlds,
+            distinguisher=Belief(x, y, training=scene.training, rows=worlds.base.rows),
+            notes=(f"{note}: {how}", *_notes(scene)),
         )
 
-    def _measure(self, scene: Scene) -> str:
-        if self.dissimilarity != "auto":
-            return self.dissimilarity
-        return sensitivity.suggest(_flat(scene.base), picture=scene.picture)
-
-    def _generator(self, scene: Scene) -> np.random.Generator:
-        return seeds.generator(str(scene.seed), purpose="identifiability rows", trial=0)
+    def _choose(self, scene: Scene, held: Dataset | None) -> tuple[int, int | None, str]:
+        """The row, the held-out row in its place if there is one, and how they were chosen."""
+        if self.row is not None:
+            return self.row, self.replacement, "given"
+        if self.choose == "random":
+            stream = scene.stream("identifiability rows")
+            row = int(stream.integers(scene.base.rows))
+            return row, None if held is None else int(stream.integers(held.rows)), "drawn at random"
+        rows, most, picture = _flat(scene.base), self.choose == "most", scene.picture
+        measure = self.dissimilarity
+        if measure == "auto":
+            measure = sensitivity.suggest(rows, picture=picture)
+        if held is None:
+            found = sensitivity.neighbour(rows, measure=measure, picture=picture, most=most, rank=self.rank)
+        else:
+            found = sensitivity.replacement(
+                rows, _flat(held), measure=measure, picture=picture, most=most, rank=self.rank
+            )
+        return found.row, found.replacement, found.words(rank=self.rank, most=most)
 
 
 def _flat(rows: Dataset) -> NDArray[np.float64]:

@@ -9,21 +9,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine import _validate, seeds
+from coalmine import _validate
 from coalmine.adversaries import _plain_sgd
-from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.parameters import Displacement, FinalLoss
+from coalmine.adversaries.attack import Attack, DrawnScores, Scene, ThreatModel
+from coalmine.adversaries.distinguishers.final import Displacement, FinalLoss
 from coalmine.errors import InvalidInputError
 from coalmine.roles import View
-from coalmine.training import (
-    Dataset,
-    ExampleCanary,
-    GradientCanary,
-    Neighbours,
-    Vector,
-    ZeroGradients,
-    parameter_count,
-)
+from coalmine.training import Dataset, ExampleCanary, Neighbours, Vector, ZeroGradients, parameter_count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +49,8 @@ class LastIterateGradient:
         if self.start == "unknown" and self.data != "natural":
             raise _validate.reject("start", self.start, "'known' with data = 'zero-gradient': nothing is trained there")
         if self.coordinate is not None:
-            _check_coordinate(self.coordinate)
+            # How large it may be is known only with the network.
+            _validate.integer("coordinate", self.coordinate, at_least=-(2**63))
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the coordinate; with zero-gradient data, say what is known about the score."""
@@ -66,13 +59,12 @@ class LastIterateGradient:
             size = parameter_count(scene.network)
             coordinate = self.coordinate
             if coordinate is None:
-                stream = seeds.generator(str(scene.seed), purpose="Dirac coordinate", trial=0)
-                coordinate = int(stream.integers(size))
+                coordinate = int(scene.stream("Dirac coordinate").integers(size))
             elif not -size <= coordinate < size:
                 raise _validate.reject("coordinate", coordinate, f"a parameter of the model, at most {size - 1}")
             coordinate %= size
             return Attack(
-                neighbours=Neighbours(scene.base, canary=dirac(scene, coordinate, size)),
+                neighbours=Neighbours(scene.base, canary=_plain_sgd.dirac(scene, coordinate, size)),
                 distinguisher=Displacement(coordinate, unit=unit, known=self.start == "known"),
                 notes=(
                     f"the canary's gradient is C on coordinate {coordinate} of {size}; the first model is {self.start}",
@@ -82,7 +74,7 @@ class LastIterateGradient:
             raise _validate.reject("coordinate", self.coordinate, "none with data = 'zero-gradient': there is only one")
         weights = _plain_sgd.weights(scene)
         return Attack(
-            neighbours=Neighbours(ZeroGradients(rows=scene.base.rows), canary=dirac(scene, 0, 1)),
+            neighbours=Neighbours(ZeroGradients(rows=scene.base.rows), canary=_plain_sgd.dirac(scene, 0, 1)),
             distinguisher=Displacement(0, unit=unit),
             network=Vector(1),
             shortcut=WeightedSum(weights, rate=scene.sample_rate, noise=scene.training.noise_multiplier),
@@ -92,20 +84,7 @@ class LastIterateGradient:
         )
 
 
-def _check_coordinate(value: object) -> None:
-    """A whole number; how large it may be is known only with the network."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _validate.reject("coordinate", value, "the number of a parameter: a whole number, negative from the end")
-
-
-def dirac(scene: Scene, coordinate: int, size: int) -> GradientCanary:
-    """Norm C on one coordinate."""
-    gradient = np.zeros(size)
-    gradient[coordinate] = scene.training.clip
-    return GradientCanary(gradient)
-
-
-class WeightedSum:
+class WeightedSum(DrawnScores):
     """Scores Σ_t w_t·(A_t + σ·ξ_t) with A_t ~ Bernoulli(q) in world 1 and 0 in world 0; ξ_t standard normal.
 
     All w_t = 1 is eq. (1) of last-iterate-2024.
@@ -116,21 +95,14 @@ class WeightedSum:
         self._equal = bool((weights == weights[0]).all())
         self._spread = noise * math.sqrt(float((weights**2).sum()))
 
-    def scores(
-        self, trials: NDArray[np.int64], *, worlds: NDArray[np.int8], fingerprint: str, device: str
-    ) -> NDArray[np.float64]:
-        """One score a trial."""
-        values = np.empty(trials.size)
-        steps = self._weights.size
-        for place, (trial, world) in enumerate(zip(trials.tolist(), worlds.tolist(), strict=True)):
-            stream = seeds.generator(fingerprint, purpose="scores", trial=trial)
-            value = self._spread * stream.standard_normal()
-            if world == 1 and self._equal:
-                value += float(self._weights[0]) * int(stream.binomial(steps, self._rate))
-            elif world == 1:
-                value += float(self._weights[stream.random(steps) < self._rate].sum())
-            values[place] = value
-        return values
+    def draw(self, stream: np.random.Generator, *, canary: bool) -> float:
+        """One score."""
+        steps, value = self._weights.size, self._spread * stream.standard_normal()
+        if canary and self._equal:
+            value += float(self._weights[0]) * int(stream.binomial(steps, self._rate))
+        elif canary:
+            value += float(self._weights[stream.random(steps) < self._rate].sum())
+        return value
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,11 +140,10 @@ class LastIterateInput:
             raise InvalidInputError(
                 f"the data has {base.rows} rows and {classes} classes: last-iterate-input needs 2 of each"
             )
-        stream = seeds.generator(str(scene.seed), purpose="flipped label", trial=0)
+        stream = scene.stream("flipped label")
         row, label = int(stream.integers(base.rows)), int(stream.integers(classes - 1))
         if self.row is not None:
-            if self.row >= base.rows:
-                raise _validate.reject("row", self.row, f"a row of the data, at most {base.rows - 1}")
+            scene.check_row("row", self.row)
             row = self.row
         right = int(base.y[row])
         label += label >= right  # one of the other classes, each as likely
@@ -182,8 +153,7 @@ class LastIterateInput:
                     "label", self.label, f"a class below {classes} other than the right one, {right}"
                 )
             label = self.label
-        keep = np.arange(base.rows) != row
-        others = Dataset(base.x[keep], base.y[keep])
+        others = base.without(row)
         if self.data == "blank":
             others = Dataset(np.zeros_like(others.x), np.full(others.rows, right))
         x = base.x[row]

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
-import numpy as np
-
-from coalmine import _validate, seeds
+from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.queries import Loss
+from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.errors import InvalidInputError
-from coalmine.training import Dataset, ExampleCanary, Neighbours
+from coalmine.training import ExampleCanary, Neighbours
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,15 +39,11 @@ class Membership:
         base = scene.base
         if base.rows < 2:
             raise InvalidInputError(f"the data has {base.rows} row: membership takes one out and needs at least 2")
-        row = self.row
-        if row is None:
-            row = int(seeds.generator(str(scene.seed), purpose="membership row", trial=0).integers(base.rows))
-        elif row >= base.rows:
-            raise _validate.reject("row", row, f"a row of the data, at most {base.rows - 1}")
-        keep = np.arange(base.rows) != row
+        row = int(scene.stream("membership row").integers(base.rows)) if self.row is None else self.row
+        scene.check_row("row", row)
         x, y = base.x[row], int(base.y[row])
         return Attack(
-            neighbours=Neighbours(Dataset(base.x[keep], base.y[keep]), canary=ExampleCanary(x, y)),
+            neighbours=Neighbours(base.without(row), canary=ExampleCanary(x, y)),
             distinguisher=Loss(x[None], [y]),
             notes=(f"the canary is row {row} of the data, label {y}",),
         )

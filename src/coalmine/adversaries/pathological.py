@@ -1,4 +1,4 @@
-"""`pathological-regularizer`: a regulariser that files every step away (last-iterate-2024, Section 4.3)."""
+"""`pathological-regularizer`: a regularizer that files every step away (last-iterate-2024, Section 4.3)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coalmine import _validate, seeds
+from coalmine import _validate
 from coalmine.adversaries import _plain_sgd
-from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.parameters import Cells
-from coalmine.adversaries.last_iterate import dirac
-from coalmine.errors import UnsupportedError
-from coalmine.records import Sampling
+from coalmine.adversaries.attack import Attack, DrawnScores, Scene, ThreatModel
+from coalmine.adversaries.distinguishers.final import Cells
 from coalmine.roles import View
-from coalmine.training import GivenWeights, Neighbours, Vector, ZeroGradients, parameter_count
+from coalmine.training import GivenWeights, Neighbours, Vector, ZeroGradients, log_mixture
 
 _LARGEST = 1e300
 """v^T stays below this: the last cell holds v^(T−1) times what the first step did."""
@@ -39,8 +36,8 @@ class PathologicalRegularizer:
         view=View.FINAL_MODEL,
         access="parameters of the final model",
         modification="adds one row whose gradient is chosen",
-        dataset="chosen: all other gradients zero; the regulariser is chosen too",
-        summary="Lets the regulariser move each step's result out of the way, so that the final model holds them all.",
+        dataset="chosen: all other gradients zero; the regularizer is chosen too",
+        summary="Lets the regularizer move each step's result out of the way, so that the final model holds them all.",
         paper="last-iterate-2024, Section 4.3, equations (7) and (8)",
     )
 
@@ -49,30 +46,22 @@ class PathologicalRegularizer:
             raise _validate.reject("v", self.v, "a number above 1")
 
     def craft(self, scene: Scene) -> Attack:
-        """The regulariser, and the likelihood ratio of what the cells hold in the end."""
-        training = scene.training
-        steps, size = training.steps, parameter_count(scene.network)
-        _plain_sgd.require_plain("pathological-regularizer", scene)
-        if steps > size:
-            raise UnsupportedError(
-                f"pathological-regularizer keeps every step in a parameter of its own: {steps} steps do not fit a "
-                f"model of {size} parameters; use fewer steps or a larger model"
-            )
-        if training.sampling is Sampling.SHUFFLE or training.noise_multiplier == 0.0:
-            raise UnsupportedError("pathological-regularizer needs noise, and poisson or full sampling")
+        """The regularizer, and the likelihood ratio of what the cells hold in the end."""
+        training, steps = scene.training, scene.training.steps
+        _plain_sgd.require_cells("pathological-regularizer", scene)
         largest = _LARGEST ** (1.0 / steps)
         v = min(1000.0, largest) if self.v is None else self.v
         if v > largest:
             raise _validate.reject("v", self.v, f"at most {largest:.4g}: v to the power of {steps} would overflow")
         law = ShiftedCells(steps=steps, sample_rate=scene.sample_rate, noise=training.noise_multiplier, v=v)
         return Attack(
-            neighbours=Neighbours(ZeroGradients(rows=scene.base.rows), canary=dirac(scene, 0, steps)),
-            distinguisher=Cells(law, cells=steps, unit=_plain_sgd.unit(scene)),
+            neighbours=Neighbours(ZeroGradients(rows=scene.base.rows), canary=_plain_sgd.dirac(scene, 0, steps)),
+            distinguisher=Cells(law.score, cells=steps, unit=_plain_sgd.unit(scene)),
             network=Vector(steps),
             training=dataclasses.replace(
                 training,
-                regulariser=Shift(v, rate=training.learning_rate),
-                initialisation=GivenWeights(np.zeros(steps)),
+                regularizer=Shift(v, rate=training.learning_rate),
+                initialization=GivenWeights(np.zeros(steps)),
                 dtype="float64",
             ),
             shortcut=law,
@@ -98,7 +87,7 @@ class Shift:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ShiftedCells:
+class ShiftedCells(DrawnScores):
     """Eq. (8): v^(1−i)·m_{T,i} = A_{T−i+1} + N(0, s_i²), s_i² = σ²·(1 − v^(−2i))/(1 − v^(−2)), all independent."""
 
     steps: int
@@ -118,21 +107,11 @@ class ShiftedCells:
 
     def _ratio(self, values: NDArray[np.float64]) -> float:
         """Σ_i ln(1 − q + q·exp((z_i − ½)/s_i²))."""
-        exponent = (values - 0.5) / self.variances
-        if self.sample_rate in (0.0, 1.0):
-            return float(exponent.sum()) * self.sample_rate
-        return float(np.logaddexp(math.log1p(-self.sample_rate), math.log(self.sample_rate) + exponent).sum())
+        return float(log_mixture((values - 0.5) / self.variances, sample_rate=self.sample_rate).sum())
 
-    def scores(
-        self, trials: NDArray[np.int64], *, worlds: NDArray[np.int8], fingerprint: str, device: str
-    ) -> NDArray[np.float64]:
-        """One score a trial, from eq. (8)."""
-        spread = np.sqrt(self.variances)
-        values = np.empty(trials.size)
-        for place, (trial, world) in enumerate(zip(trials.tolist(), worlds.tolist(), strict=True)):
-            stream = seeds.generator(fingerprint, purpose="scores", trial=trial)
-            cells = spread * stream.standard_normal(self.steps)
-            if world == 1:
-                cells += stream.random(self.steps) < self.sample_rate
-            values[place] = self._ratio(cells)
-        return values
+    def draw(self, stream: np.random.Generator, *, canary: bool) -> float:
+        """The score of one trial, from eq. (8)."""
+        cells = np.sqrt(self.variances) * stream.standard_normal(self.steps)
+        if canary:
+            cells += stream.random(self.steps) < self.sample_rate
+        return self._ratio(cells)

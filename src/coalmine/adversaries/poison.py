@@ -9,7 +9,7 @@ from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters import shadow
 from coalmine.adversaries.crafters.adaptive import SIGNS, AdaptiveExamples
-from coalmine.adversaries.distinguishers.queries import Loss
+from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.adversaries.distinguishers.trajectory import STATISTICS, LossOverSteps
 from coalmine.training import ExampleCanary, Neighbours
 

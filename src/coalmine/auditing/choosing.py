@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
-from coalmine.accounting import standard
+from coalmine.auditing import promises
 from coalmine.auditing.config import AuditConfig, Execution
 from coalmine.auditing.setting import Setting, prepare
 from coalmine.errors import InvalidInputError, UnsupportedError
@@ -21,13 +21,12 @@ from coalmine.identifiability import belief as beliefs
 from coalmine.identifiability import choose
 from coalmine.identifiability.choose import Point, Sweep
 from coalmine.records import DpSgd
-from coalmine.roles import Iterate, Queries, View
-from coalmine.training import Dataset, Neighbours, train
+from coalmine.roles import Observer, Queries, View
+from coalmine.training import Dataset, Neighbours, accuracy, train
 
 GRID = (0.52, 0.6, 0.75, 0.9, 0.99)
 """The beliefs that are tried beside the one asked for; the paper's four, and one more where the curve bends."""
 _TEST_ROWS = 2000
-_ROWS_AT_ONCE = 256
 
 
 def sweep(
@@ -54,7 +53,7 @@ def sweep(
             "sensitivity promises nothing to other people, so no belief can be promised with it)"
         )
     setting = prepare(settings, data_dir=execution.data_dir if execution else None)
-    if not setting.test.rows:
+    if setting.test is None:
         raise UnsupportedError(f"data set {settings.data.name!r} has no test rows: its accuracy cannot be measured")
     delta, steps, rate = settings.audit.delta, setting.training.steps, setting.sample_rate
 
@@ -112,11 +111,12 @@ def _belief_at(sigma: float, *, setting: Setting) -> float:
         steps=setting.training.steps,
         sampling=setting.training.sampling,
     )
-    return beliefs.from_epsilon(standard.epsilon(mechanism, delta=setting.config.audit.delta).epsilon)
+    return beliefs.from_epsilon(promises.epsilon(mechanism, delta=setting.config.audit.delta))
 
 
 def accuracies(setting: Setting, *, noise_multiplier: float, trainings: int, device: str) -> NDArray[np.float64]:
     """The share of right answers on test rows of each training with this noise; one that broke down counts as 0."""
+    assert setting.test is not None
     result = train(
         setting.network,
         neighbours=Neighbours(setting.base),
@@ -131,24 +131,14 @@ def accuracies(setting: Setting, *, noise_multiplier: float, trainings: int, dev
     return np.nan_to_num(result.scores, nan=0.0)
 
 
-class _Accuracy:
-    """An observer that asks the final models about test rows."""
+class _Accuracy(Observer):
+    """Asks the final models about test rows."""
 
     view = View.BLACK_BOX
 
     def __init__(self, test: Dataset) -> None:
         self._x, self._y = test.x[:_TEST_ROWS], test.y[:_TEST_ROWS]
 
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Nothing to forget."""
-
-    def observe(self, iterate: Iterate) -> None:
-        """Never called."""
-
     def finish(self, models: Queries) -> NDArray[np.float64]:
         """Shares of right answers."""
-        right = np.zeros(models.trials.size)
-        for start in range(0, len(self._y), _ROWS_AT_ONCE):
-            part = slice(start, start + _ROWS_AT_ONCE)
-            right += (models.logits(self._x[part]).argmax(axis=2) == self._y[part]).sum(axis=1)
-        return right / len(self._y)
+        return accuracy(models, x=self._x, y=self._y)

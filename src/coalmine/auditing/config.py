@@ -7,15 +7,14 @@ result.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence, ValuesView
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
@@ -30,10 +29,28 @@ Whole = Annotated[int, Field(ge=0, strict=True)]
 
 
 _PRESETS = resources.files("coalmine.auditing") / "presets"
+_LONGEST_FILE = 2**20
+"""Bytes of a config: more is no config."""
+_DEEPEST = 20
+"""How deeply a config's values may be nested."""
+_MOST_LAYERS = 100
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+    @field_validator("*")
+    @classmethod
+    def _size(cls, value: Any, info: ValidationInfo) -> Any:
+        """Numbers keep within the limits of their names."""
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, (int, float)) and not isinstance(one, bool):
+                usual = _validate.WHOLE if isinstance(one, int) else _validate.REAL
+                _validate.within(str(info.field_name), one, default=usual)
+        return value
+
+
+SectionKind = TypeVar("SectionKind", bound=_Section)
 
 
 class DataSection(_Section):
@@ -50,7 +67,7 @@ class ModelSection(_Section):
     """Which network."""
 
     kind: Literal["logistic", "mlp", "cnn-nasr-2021", "cnn-bernau-2021"] = "mlp"
-    hidden: tuple[Count, ...] = (32,)
+    hidden: Annotated[tuple[Count, ...], Field(max_length=_MOST_LAYERS)] = (32,)
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
 
 
@@ -115,13 +132,17 @@ class TrainingSection(_Section):
             return self.steps
         assert self.epochs is not None
         # The small slack keeps 24 epochs at 250 of 6000 at 576 steps when the quotient is 576.0000000000001.
-        return max(1, int(-(-(self.epochs / self.rate(rows) - 1e-9) // 1)))
+        count = max(1, int(-(-(self.epochs / self.rate(rows) - 1e-9) // 1)))
+        most = int(_validate.LIMITS["steps"][1])
+        if count > most:
+            raise _validate.reject("training.epochs", self.epochs, f"at most {most} steps, and these are {count}")
+        return count
 
 
-class AdversarySection(BaseModel):
+class AdversarySection(_Section):
     """One adversary by name, with a number of trials of its own if need be; every other key is its option."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
     name: str
     trials: Annotated[int, Field(ge=4, strict=True)] | None = None
 
@@ -132,13 +153,18 @@ class AdversarySection(BaseModel):
 
 
 class AuditSection(_Section):
-    """The question: at which δ and confidence, with how many trials for each adversary (both worlds together)."""
+    """The question: at which δ and confidence, with how many trials for each adversary (both worlds together).
+
+    ``control``: whether the same attacks are also played against the training with half its noise, which they must
+    refute; without a word, those that cost no training.
+    """
 
     delta: Unit = 1e-5
     confidence: Unit = 0.99
     trials: Annotated[int, Field(ge=4, strict=True)] = 1000
     seed: Whole = 0
     claim_epsilon: Positive | None = None
+    control: bool | None = None
 
 
 class AuditConfig(_Section):
@@ -186,6 +212,8 @@ class Execution:
     def __post_init__(self) -> None:
         _validate.choice("device", self.device, ("cpu", "cuda"))
         _validate.integer("workers", self.workers, at_least=0)
+        if self.data_dir is not None:
+            _validate.instance("data_dir", self.data_dir, str)
 
     @property
     def worker_count(self) -> int:
@@ -204,7 +232,7 @@ def load(
     path: str | os.PathLike[str] | None = None,
     *,
     preset: str | None = None,
-    overrides: Iterable[str] = (),
+    overrides: Sequence[str] = (),
 ) -> AuditConfig:
     """The config from a TOML file, or from a preset, with single values replaced (``training.clip=2``).
 
@@ -214,12 +242,17 @@ def load(
     if path is not None and preset is not None:
         raise InvalidInputError(f"preset = {preset!r} is not allowed beside a file: expected one of them")
     if path is not None:
+        _validate.instance("path", path, (str, os.PathLike))
         tree = _read(Path(path))
     else:
-        name = preset or "default"
+        name = "default" if preset is None else preset
         if name not in presets():
-            raise InvalidInputError(f"preset = {name!r} is not known: {_suggest(name, presets())}")
+            raise InvalidInputError(
+                f"preset = {_validate.shown(name)} is not known: {_validate.nearest(str(name), presets())}"
+            )
         tree = tomllib.loads((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
+    if not isinstance(overrides, (list, tuple)):
+        raise _validate.reject("overrides", overrides, "a list of texts such as training.clip=2")
     for override in overrides:
         _override(tree, override)
     return parse(tree)
@@ -227,33 +260,77 @@ def load(
 
 def parse(tree: Mapping[str, Any]) -> AuditConfig:
     """The config from plain data; every complaint names the key, the value given and what is allowed."""
+    return checked(AuditConfig, tree)
+
+
+def checked(kind: type[SectionKind], tree: object) -> SectionKind:
+    """A config of that kind from plain data, as :func:`parse`."""
+    if not isinstance(tree, Mapping):
+        raise _validate.reject("config", tree, "a table of sections")
+    if _depth(tree) > _DEEPEST:
+        raise InvalidInputError(f"the config is nested too deeply: expected at most {_DEEPEST} levels")
+    if isinstance(tree.get("adversary"), Mapping):
+        raise InvalidInputError("adversary is one table: expected a list of them, written [[adversary]]")
     try:
-        return AuditConfig.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
-        raise InvalidInputError(_explain(error)) from None
+        raise InvalidInputError(_explain(error, kind)) from None
+
+
+def _depth(tree: object) -> int:
+    """How deeply lists and tables are nested, as far as it matters."""
+    layer, depth = [tree], 0
+    while layer and depth <= _DEEPEST:
+        inner = [one.values() if isinstance(one, Mapping) else one for one in layer]
+        layer = [item for one in inner if isinstance(one, (list, tuple, ValuesView)) for item in one]
+        depth += 1
+    return depth
 
 
 def _read(path: Path) -> dict[str, Any]:
+    name = f"config file {_validate.shown(str(path))}"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_LONGEST_FILE + 1)
     except OSError as error:
-        raise InvalidInputError(f"config file {str(path)!r} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"config file {str(path)!r} is not TOML: {error}") from None
+        raise InvalidInputError(f"{name} cannot be read: {error.strerror}") from None
+    except ValueError as error:  # a name that no file can have
+        raise InvalidInputError(f"{name} cannot be read: {error}") from None
+    if len(content) > _LONGEST_FILE:
+        raise InvalidInputError(f"{name} is not a config: it has more than {_LONGEST_FILE} bytes")
+    try:
+        return _toml(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(f"{name} is not TOML: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidInputError(f"{name} is not TOML: {error}") from None
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """The tree of a TOML text; whatever cannot be read is a TOMLDecodeError."""
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("nested too deeply") from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # numbers of thousands of digits
+        raise tomllib.TOMLDecodeError(f"{error}") from None
 
 
 def _override(tree: dict[str, Any], text: str) -> None:
     """Put ``section.key=value`` into the tree; the value is TOML, or a bare word for a string."""
+    _validate.instance("set", text, str)
     name, equals, value = text.partition("=")
     keys = name.strip().split(".")
     if not equals or len(keys) != 2 or not all(keys):
         raise _validate.reject("set", text, "section.key=value, such as training.noise_multiplier=2")
     try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
+        parsed = _toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value.strip()
     section = tree.setdefault(keys[0], {})
-    if not isinstance(section, dict):
+    if not isinstance(section, dict) or keys[0] == "adversary":
         raise _validate.reject("set", text, "a key of a section; adversaries are set in the file")
     # One of several alternatives replaces the others.
     for pair in ALTERNATIVES:
@@ -261,33 +338,32 @@ def _override(tree: dict[str, Any], text: str) -> None:
             for other in pair:
                 section.pop(other, None)
     if keys == ["audit", "trials"]:  # for every adversary, also for one that has a number of its own
-        for one in tree.get("adversary", ()):
-            one.pop("trials", None)
+        adversaries = tree.get("adversary")
+        for one in adversaries if isinstance(adversaries, list) else ():
+            if isinstance(one, dict):  # anything else is refused when the whole is checked
+                one.pop("trials", None)
     if keys == ["training", "sampling"] and parsed == "full":  # then a rate has no meaning any more
         section.pop("sample_rate", None)
         section.pop("batch_size", None)
     section[keys[1]] = parsed
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, kind: type[BaseModel]) -> str:
     """The first complaint of pydantic in our words."""
     first = error.errors(include_url=False)[0]
     place = [str(part) for part in first["loc"]]
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
-        section: Any = AuditConfig
+        section: Any = kind
         for part in place[:-1]:
             section = section.model_fields[part].annotation
-        return f"{name} is not a known key: {_suggest(place[-1], list(section.model_fields))}"
+        return f"{name} is not a known key: {_validate.nearest(place[-1], section.model_fields)}"
     if first["type"] == "value_error":
-        return f"{name}: {first['ctx']['error']}"
+        problem = str(first["ctx"]["error"])
+        size = problem.startswith(f"{place[-1]} = ")  # of a number: the message has the key already
+        return ".".join(place[:-1]) + f".{problem}" if size else f"{name}: {problem}"
     if first["type"] == "missing":
         return f"{name} is missing: it has no default"
     allowed = first["msg"].replace("Input should be ", "expected ").replace("expected gr", "expected a number gr")
-    return f"{name} = {first['input']!r} is not allowed: {allowed.replace('expected less', 'expected a number less')}"
-
-
-def _suggest(word: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {close[0]!r}?" if close else "expected one of " + ", ".join(names)
+    allowed = allowed.replace("expected less", "expected a number less")
+    return f"{name} = {_validate.shown(first['input'])} is not allowed: {allowed}"

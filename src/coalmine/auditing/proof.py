@@ -1,38 +1,21 @@
-"""What the scores of an attack prove: worlds told apart by how many rows, and each method that may read them."""
+"""What the scores of an attack prove, by every method that may read them."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine import bounds
-from coalmine.adversaries import Attack
-from coalmine.auditing.setting import Setting
+from coalmine.auditing.facts import AttackFacts
+from coalmine.bounds import claim_curve as claim_curve
+from coalmine.bounds.methods import METHODS as METHODS
 from coalmine.records import DpSgd, Estimate, LowerBound, Relation, Scores
 from coalmine.roles import View
 from coalmine.store import Trials
-from coalmine.training import Sgd
 
-
-def distance(relation: Relation, copies: int) -> int:
-    """How many rows must be added or removed to get from one world to the other.
-
-    A row that is replaced is one taken away and one added: k replacements are 2k additions and removals.
-
-    >>> distance(Relation.REPLACE, 4)
-    8
-    """
-    return 2 * copies if relation is Relation.REPLACE else copies
-
-
-def read_as(setting: Setting, attack: Attack) -> View:
-    """The view under which bounds may read an attack's scores.
-
-    The last iterate of linear losses is a plain sum of the steps. With momentum or a regulariser steps count unequally,
-    and scores of such a training, read as that sum, would prove more than is true (docs/last-iterate.md).
-    """
-    training = attack.training or setting.training
-    plain = training.optimiser == Sgd() and training.regulariser == 0.0
-    return attack.evidence if plain else View.ALL_ITERATES
+_FEWEST = 8
 
 
 def scores_of(trials: Trials) -> Scores:
@@ -43,67 +26,86 @@ def scores_of(trials: Trials) -> Scores:
     finite = values[np.isfinite(values)]
     least = float(finite.min()) if finite.size else 0.0
     lowest = min(least - 1.0, float(np.nextafter(least, -np.inf)))  # the second for scores so large that 1 is lost
-    filled = np.where(np.isfinite(values), values, lowest)
-    return Scores(filled[trials.world == 0], filled[trials.world == 1])
+    return _by_world(trials, np.where(np.isfinite(values), values, lowest))
 
 
-def if_dpsgd(
-    scores: Scores,
-    mechanism: DpSgd,
-    *,
-    family: str,
-    delta: float,
-    confidence: float,
-    copies: int = 1,
-    weigh: str = "gaussian",
-) -> LowerBound:
-    """The bound of one who knows the mechanism's sampling, rate and steps, and estimates its noise."""
-    return bounds.dpsgd(
-        scores,
-        delta=delta,
-        confidence=confidence,
-        copies=copies,
-        sample_rate=mechanism.sample_rate,
-        steps=mechanism.steps,
-        sampling=mechanism.sampling,
-        family=family,
-        weigh=weigh,
-    )
+def log_odds_of(trials: Trials) -> Scores:
+    """The same where scores are log-odds. A training that failed says nothing, so it leaves the attacker at even odds;
+    read as log-odds, the lowest score would be the surest belief of all.
+    """
+    return _by_world(trials, np.where(np.isfinite(trials.score), trials.score, 0.0))
+
+
+def failures_of(trials: Trials) -> Scores:
+    """1 for each training that failed and 0 for the others: failing is a result too, and may tell the worlds apart."""
+    return _by_world(trials, np.isnan(trials.score).astype(np.float64))
+
+
+def _by_world(trials: Trials, values: NDArray[np.float64]) -> Scores:
+    return Scores(values[trials.world == 0], values[trials.world == 1])
 
 
 def prove(
     scores: Scores,
+    attack: AttackFacts,
     *,
     delta: float,
     confidence: float,
-    relation: Relation,
-    copies: int,
+    relation: Relation = Relation.ADD_REMOVE,
     mechanism: DpSgd | None = None,
-    view: View = View.ALL_ITERATES,
 ) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
-    """The bound that assumes nothing, for the verdict; then what further methods make of the same scores.
+    """The bound that assumes nothing, for one row under ``relation``; then what other methods make of the same scores.
 
-    All are per row added or removed; for worlds that differ by replaced rows, bounds per row replaced come too. Where
-    the ``mechanism`` is known, so is its family of trade-off curves, and only its noise is estimated: the curves of
-    DP-SGD, and for one who sees no more than the final model those of its last iterate too.
+    Where the ``mechanism`` is known, so is its family of trade-off curves, and only its noise is estimated: the curves
+    of DP-SGD, and for one who sees no more than the final model those of its last iterate too. For worlds that differ
+    by replaced rows there are bounds per row replaced and per row added or removed.
     """
-    rows = distance(relation, copies)
-    first = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows)
-    others: list[LowerBound | Estimate] = [
-        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows, threshold=bounds.HoldOut()),
-        bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows, method="gdp"),
-    ]
-    if mechanism is not None and mechanism.relation is Relation.ADD_REMOVE:
-        families = ("standard",) if view is View.ALL_ITERATES else ("standard", "last_iterate")
-        others += [
-            if_dpsgd(scores, mechanism, family=family, delta=delta, confidence=confidence, copies=rows)
-            for family in families
-        ]
-    if relation is Relation.REPLACE:
-        others += [
-            bounds.lower_bound(
-                scores, delta=delta, confidence=confidence, copies=copies, method=method, relation=relation
-            )
+    kinds = [relation]
+    if attack.relation is Relation.REPLACE:
+        kinds.append(Relation.ADD_REMOVE if relation is Relation.REPLACE else Relation.REPLACE)
+    found: list[LowerBound | Estimate] = []
+    for kind in kinds:
+        rows = attack.copies_under(kind)
+        found += [
+            bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows, relation=kind, method=method)
             for method in ("clopper_pearson", "gdp")
         ]
-    return first, tuple(others)
+    rows = attack.copies_under(relation)
+    found.append(
+        bounds.lower_bound(
+            scores, delta=delta, confidence=confidence, copies=rows, relation=relation, threshold=bounds.HoldOut()
+        )
+    )
+    if mechanism is not None and mechanism.relation is relation:
+        families = ("standard",) if attack.reads_as is View.ALL_ITERATES else ("standard", "last_iterate")
+        found += [
+            bounds.dpsgd(scores, mechanism=mechanism, family=family, delta=delta, confidence=confidence, copies=rows)
+            for family in families
+        ]
+    first = found[0]
+    assert isinstance(first, LowerBound)
+    return first, tuple(found[1:])
+
+
+def grown(scores: Scores, bound: LowerBound) -> list[LowerBound]:
+    """The bounds of the first n trials alone, for a few n, the audit's own last.
+
+    Each is the bound of an audit that was planned with n trials. They hold one by one, not all at once. The earlier
+    ones simulate less (any number of simulations gives a valid bound).
+    """
+    rule = bounds.Sup(simulations=max(999, math.ceil(8.0 / (1.0 - bound.confidence))))
+    found: list[LowerBound] = []
+    n = min(scores.world0.size, scores.world1.size)
+    while (n := n // 2) >= _FEWEST and len(found) < 5:
+        part = Scores(scores.world0[:n], scores.world1[:n])
+        found.append(
+            bounds.clopper_pearson(
+                part,
+                delta=bound.delta,
+                confidence=bound.confidence,
+                copies=bound.copies,
+                relation=bound.relation,
+                threshold=rule,
+            )
+        )
+    return [*reversed(found), bound]

@@ -11,8 +11,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from coalmine.auditing.config import AuditConfig, FunctionConfig
+from coalmine.auditing.facts import AttackFacts, Subject
+from coalmine.auditing.judge import Judgement
+from coalmine.auditing.proof import METHODS
 from coalmine.identifiability.estimates import Beliefs
-from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation, Scores, plain
+from coalmine.records import (
+    Claim,
+    DpSgd,
+    Estimate,
+    Guarantee,
+    Heuristic,
+    LowerBound,
+    MechanismClaim,
+    Relation,
+    Scores,
+    Verdict,
+    plain,
+)
 from coalmine.roles import View
 
 if TYPE_CHECKING:
@@ -21,44 +36,58 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdversaryResult:
-    """What one adversary proved: ``bound`` counts for the verdict, ``others`` are more methods on the same scores.
+    """What one attack proved: ``bound`` assumes nothing, ``others`` are more methods on the same scores.
 
-    ``wanted`` is how many trials were asked for, where that is not the audit's own number. ``powers`` say in words what
-    it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to the rung below it on the
-    ladder of nasr-2021.
+    ``judgement`` says how it bears on the claim. ``failed`` are the trainings that failed in world 0 and in world 1.
     """
 
-    name: str
-    options: Mapping[str, Any]
-    view: View
-    relation: Relation
-    copies: int
-    fingerprint: str
-    failed: int
+    attack: AttackFacts
+    run: str
+    wanted: int
+    failed: tuple[int, int]
     bound: LowerBound
     others: tuple[LowerBound | Estimate, ...]
+    judgement: Judgement | None
     notes: tuple[str, ...]
     seconds: float
-    wanted: int | None = None
-    powers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     accuracy: float | None = None
     scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)
     beliefs: Beliefs | None = None
 
     @property
+    def name(self) -> str:
+        """The adversary's name."""
+        return self.attack.name
+
+    @property
     def label(self) -> str:
         """The name with its options."""
-        words = ", ".join(f"{key}={value}" for key, value in self.options.items())
-        return f"{self.name} ({words})" if words else self.name
+        return self.attack.label
+
+    @property
+    def view(self) -> View:
+        """What it saw."""
+        return self.attack.view
+
+    @property
+    def relation(self) -> Relation:
+        """How its worlds differ."""
+        return self.attack.relation
+
+    @property
+    def copies(self) -> int:
+        """In how many rows they differ."""
+        return self.attack.copies
 
     @property
     def assumed(self) -> LowerBound | None:
-        """What the same scores prove, for the same neighbours, if the family of trade-off curves is known.
-
-        That of DP-SGD with every iterate seen and its noise unknown (``dpsgd``), or else a Gaussian one (``gdp``).
-        """
-        same = [one for one in self.others if isinstance(one, LowerBound) and one.relation is self.bound.relation]
-        return next((one for method in ("dpsgd", "gdp") for one in same if one.method == method), None)
+        """What the same scores prove for the same neighbours, by the first of the methods that assume something."""
+        same = {
+            one.method: one
+            for one in reversed(self.others)
+            if isinstance(one, LowerBound) and one.relation is self.bound.relation
+        }
+        return next((same[name] for name, method in METHODS.items() if name in same and not method.decides), None)
 
     @property
     def log_odds(self) -> Scores | None:
@@ -67,7 +96,7 @@ class AdversaryResult:
         A training that failed stands below all others among the scores, for the bounds. That is no belief: who saw
         nothing is left at even odds.
         """
-        if self.beliefs is None or self.scores is None or not self.failed:
+        if self.beliefs is None or self.scores is None or not any(self.failed):
             return None if self.beliefs is None else self.scores
         worlds = self.scores.world0, self.scores.world1
         lowest = min(float(world.min()) for world in worlds)
@@ -78,22 +107,24 @@ class AdversaryResult:
         bound = self.bound
         return {
             "name": self.name,
-            "options": plain(dict(self.options)),
+            "options": plain(dict(self.attack.options)),
             "view": self.view.value,
             "epsilon_lower": plain(bound.epsilon),
             "method": bound.method,
             "threshold_rule": bound.threshold_rule,
             "confidence": bound.confidence,
             "trials": sum(bound.trials),
+            "trained": self.attack.trained,
             "ceiling": plain(bound.ceiling),
             "relation": self.relation.value,
             "copies": self.copies,
-            "run": self.fingerprint,
-            "failed": self.failed,
+            "run": self.run,
+            "failed": list(self.failed),
             "seconds": self.seconds,
             "accuracy": self.accuracy,
-            "powers": dict(self.powers),
+            "powers": dict(self.attack.powers),
             "notes": list(self.notes),
+            "judgement": plain(dataclasses.asdict(self.judgement)) if self.judgement else None,
             "bound": bound.to_dict(),
             "others": [other.to_dict() for other in self.others],
             "beliefs": None if self.beliefs is None else self.beliefs.to_dict(),
@@ -102,35 +133,44 @@ class AdversaryResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditResult:
-    """Theory, evidence and meaning of one training algorithm. ``verdict`` is "consistent" or "refuted".
+    """Theory, evidence and meaning of one training algorithm, and the verdict on what is claimed for it.
 
-    ``refutation`` says in words what contradicts the claim where that is not a lower bound on ε alone: a claim of a
-    whole trade-off curve is refuted by any point of it.
+    ``claim_epsilon`` is the claim's ε at the audit's δ (infinite where nothing is claimed). ``missing`` counts the
+    adversaries of the audit that have no trials yet.
     """
 
     config: AuditConfig | FunctionConfig
-    mechanism: Mapping[str, Any]
-    data_note: str
-    guarantee: Guarantee
-    heuristic: Heuristic | None
+    subject: Subject
+    claim: Claim | None
+    claim_epsilon: float
+    verdict: Verdict
     adversaries: tuple[AdversaryResult, ...]
     belief: Mapping[str, float]
     advantage: Mapping[str, float]
-    claim: float
-    verdict: str
     versions: Mapping[str, str]
-    refutation: str = ""
+    missing: int = 0
 
     @property
-    def ceiling(self) -> float:
-        """The largest claim that a perfect attack could have refuted with these trials."""
-        deciding = [
-            other.ceiling
-            for one in self.adversaries
-            for other in (one.bound, *one.others)
-            if isinstance(other, LowerBound) and (other is one.bound or other.method == "dpsgd")
-        ]
-        return max(value or 0.0 for value in deciding)
+    def guarantee(self) -> Guarantee | None:
+        """What is proved for every attack; None for a training of the user's own, of which only a claim is known."""
+        return self.subject.guarantee
+
+    @property
+    def heuristic(self) -> Heuristic | None:
+        """What is predicted, where something is."""
+        return self.subject.heuristic
+
+    @property
+    def mechanism(self) -> DpSgd | None:
+        """The DP-SGD whose promise is tested: ours, or the one that is claimed for a training of the user's own."""
+        if self.subject.own:
+            return self.claim.mechanism if isinstance(self.claim, MechanismClaim) else None
+        return self.subject.mechanism
+
+    @property
+    def promised(self) -> float:
+        """The ε that stands against the evidence: the guarantee's, or the claim's for a training of the user's own."""
+        return self.claim_epsilon if self.guarantee is None else self.guarantee.epsilon
 
     @property
     def strongest(self) -> AdversaryResult:
@@ -145,17 +185,16 @@ class AuditResult:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return {
-            "verdict": self.verdict,
-            "refutation": self.refutation,
-            "claim": plain(self.claim),
-            "guarantee": self.guarantee.to_dict(),
+            "verdict": self.verdict.to_dict(),
+            "claim": None if self.claim is None else self.claim.to_dict() | {"epsilon": plain(self.claim_epsilon)},
+            "guarantee": self.guarantee.to_dict() if self.guarantee else None,
             "heuristic": self.heuristic.to_dict() if self.heuristic else None,
             "adversaries": [one.to_dict() for one in self.adversaries],
             "belief": plain(dict(self.belief)),
             "advantage": plain(dict(self.advantage)),
-            "mechanism": plain(dict(self.mechanism)),
+            "subject": self.subject.to_dict(),
             "accuracy": self.accuracy,
-            "data": self.data_note,
+            "missing": self.missing,
             "config": self.config.model_dump(mode="json"),
             "versions": dict(self.versions),
         }
@@ -165,10 +204,10 @@ class AuditResult:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def in_words(self) -> str:
-        """The verdict in one sentence for people: what a failed test, or a log, should say."""
+        """The verdict for people, and what would have been refuted: what a failed test, or a log, should say."""
         from coalmine.report import words
 
-        return words.verdict(self)
+        return " ".join([words.verdict(self), *words.could_have_failed(self)])
 
     def table(self) -> Table:
         """Every number that the evidence gave, by adversary and method; ``print`` it, or take its ``records``."""

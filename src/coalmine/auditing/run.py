@@ -1,325 +1,253 @@
-"""``audit(config)``: the one place that joins the parts. Theory, evidence and meaning side by side.
+"""``audit``: the one place that joins the parts. Theory, evidence and meaning side by side.
 
-Data goes one way: config → guarantee and heuristic → data → attack → blocks → store → bounds → result.
+Data goes one way: config → guarantee and heuristic → data → attack → blocks → store → judge → result.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import math
-import platform
-from collections.abc import Mapping
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-import coalmine
-from coalmine import bounds
-from coalmine.adversaries import Adversary, Attack, Scene, adversary
-from coalmine.auditing import config
-from coalmine.auditing.persons import beliefs_of
-from coalmine.auditing.proof import distance, prove, read_as, scores_of
-from coalmine.auditing.results import AdversaryResult, AuditResult
-from coalmine.auditing.setting import Setting, prepare
-from coalmine.errors import StoreError
-from coalmine.game import ACCURACY, BLOCK_SIZE, BuiltInTask, blocks_for
-from coalmine.game.engines import local
-from coalmine.identifiability import advantage, belief
-from coalmine.records import LowerBound, Scores
-from coalmine.store import BlockResult, Store, Trials
-from coalmine.training import device_named, parameter_count
-from coalmine.training.pair import check_pair
+from coalmine.adversaries import Adversary, Attack, Scene, identity_of, resolve
+from coalmine.auditing import config, judge
+from coalmine.auditing.facts import AttackFacts, Subject, fingerprint, versions
+from coalmine.auditing.results import AuditResult
+from coalmine.auditing.setting import GivenData, Setting, prepare
+from coalmine.auditing.stored import AuditRecord, Member, conclude
+from coalmine.game import BLOCK_SIZE, Engine, Watcher, blocks_for, play
+from coalmine.game.built_in import BuiltInTask
+from coalmine.game.engines import LocalEngine
+from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, plain
+from coalmine.roles import View
+from coalmine.store import Store, Trials
+from coalmine.training import Network, Sgd, check_pair, device_named, parameter_count
 
 ALGORITHMS = {"training": 2, "adversaries": 1, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
-
-
-class Watcher(Protocol):
-    """Is told how the audit goes; never changes it."""
-
-    def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
-        """An adversary starts: this many trials are wanted, these are stored already."""
-        ...
-
-    def block(self, result: BlockResult) -> None:
-        """A block is done and stored."""
-        ...
-
-    def end(self) -> None:
-        """The adversary has all its trials."""
-        ...
-
-
-class Nobody:
-    """A watcher that does not look."""
-
-    def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
-        """Nothing."""
-
-    def block(self, result: BlockResult) -> None:
-        """Nothing."""
-
-    def end(self) -> None:
-        """Nothing."""
+CONTROL = 0.5
+"""The share of the noise that a positive control leaves."""
 
 
 def audit(
     settings: config.AuditConfig | Mapping[str, Any] | str | Path | None = None,
     *,
+    data: GivenData | None = None,
+    model: Network | Any = None,
+    adversaries: Sequence[str | Adversary] | None = None,
     store: Store | str | Path = "coalmine.db",
     execution: config.Execution | None = None,
     watcher: Watcher | None = None,
-    train: bool = True,
 ) -> AuditResult:
     """Play the privacy game against DP-SGD with every adversary of the config, and say what theory and evidence give.
 
-    ``settings`` is a config, the same as plain data, the path of a TOML file, or nothing for the built-in example.
     Trials are stored as they are done: a second call with the same config goes on where the first one stopped, and
-    asking for more trials reuses those that are there. The level is shared among the adversaries, so that all their
-    bounds hold together at the stated confidence.
+    asking for more trials reuses those that are there. The level is shared among the adversaries.
 
-    With ``train=False`` nothing is trained and nothing is written: the result says what the stored trials prove, and an
-    adversary without trials in both worlds is left out.
+    Args:
+        settings: a config, the same as plain data, the path of a TOML file, or nothing for the built-in example.
+        data: arrays (x, y) or (x, y, x_test, y_test), or a data set, in the place of the config's.
+        model: a network of :mod:`coalmine.training` or a torch module, in the place of the config's.
+        adversaries: names or objects, in the place of the config's.
+        store: where trials are kept.
+        execution: device, workers and the folder of data files; never changes a result.
+        watcher: is told how it goes.
+
+    Returns:
+        Theory, evidence, meaning, and the verdict on the claim: the config's ``audit.claim_epsilon``, or else all that
+        the mechanism promises.
+
     """
     how = execution or config.Execution()
     if not isinstance(settings, config.AuditConfig):
         settings = config.parse(settings) if isinstance(settings, Mapping) else config.load(settings)
-    if not isinstance(store, Store):
-        with Store.open(store) as opened:
-            return audit(settings, store=opened, execution=how, watcher=watcher, train=train)
-    setting = prepare(settings, data_dir=how.data_dir)
-    level = (1.0 - settings.audit.confidence) / len(settings.adversary)
-    # Found out now, not after the training: a confidence that the bound cannot reach.
-    bounds.lower_bound(Scores([0.0, 0.0], [1.0, 1.0]), delta=settings.audit.delta, confidence=1.0 - level)
-    sections = [
-        section for section in settings.adversary if train or store.done(fingerprint(_identity(setting, section)))
-    ]
-    attacks = [craft(setting, section) for section in sections]  # what does not fit is found before any training
-    results = []
-    with local.Workers(how.worker_count) as workers:
-        for section, attack in zip(sections, attacks, strict=True):
-            played = play_adversary(
-                setting,
-                section,
-                attack=attack,
-                store=store,
-                how=how,
-                watcher=watcher or Nobody(),
-                train=train,
-                workers=workers,
-            )
-            if len(played.trials) >= 2:
-                results.append(_judge(setting, section, played, level=level))
-    if not results:
-        raise StoreError(
-            f"store {str(store.path)!r} has no trials of this audit yet: run coalmine audit with the same config first"
-        )
-    claim = settings.audit.claim_epsilon or setting.guarantee.epsilon
-    strongest = max(results, key=lambda one: one.bound.epsilon)
-    return AuditResult(
+    setting = prepare(settings, data_dir=how.data_dir, data=data, model=model)
+    players = _players(settings, adversaries)
+    given = {"data": data, "model": model, "adversaries": adversaries}
+    claim = claim_of(setting)
+    device_named(how.device)
+    games = [Game.of(setting, who, trials=trials) for who, trials in players]
+    question = settings.audit
+    judge.check(claim, [one.facts for one in games], delta=question.delta, confidence=question.confidence)
+    controls = [_control(setting, who, one, claim=claim) for (who, _), one in zip(players, games, strict=True)]
+    record = AuditRecord(
         config=settings,
-        mechanism={
-            "sample_rate": setting.sample_rate,
-            "steps": setting.training.steps,
-            "noise_multiplier": setting.training.noise_multiplier,
-            "clip": setting.training.clip,
-            "rows": setting.base.rows,
-            "parameters": parameter_count(setting.network),
-        },
-        data_note=setting.data_note,
+        subject=subject_of(setting, given=tuple(name for name, value in given.items() if value is not None)),
+        claim=claim,
+        members=tuple(one.member(control) for one, control in zip(games, controls, strict=True)),
+    )
+    played = [*games, *(control for control in controls if control)]
+    with Store.opened(store) as opened, LocalEngine(how.worker_count) as engine:
+        for one in played:
+            one.register(opened)
+        opened.record_audit(record.name, record.to_dict(), members={one.run: one.trials for one in played})
+        for one in played:
+            one.play(opened, engine=engine, device=how.device, watcher=watcher or Watcher())
+        return conclude(opened, record)
+
+
+def _players(
+    settings: config.AuditConfig, given: Sequence[str | Adversary] | None
+) -> list[tuple[Adversary | config.AdversarySection, int]]:
+    """Who plays, and how many trials each."""
+    if given is not None:
+        sections = [config.AdversarySection(name=one) if isinstance(one, str) else one for one in given]
+        return [(one, settings.audit.trials) for one in sections]
+    return [(section, section.trials or settings.audit.trials) for section in settings.adversary]
+
+
+def claim_of(setting: Setting) -> Claim | None:
+    """What is tested: the ε that the config claims, or else the whole curve of the mechanism; None without either."""
+    question = setting.config.audit
+    if question.claim_epsilon is not None:
+        return EpsilonClaim(epsilon=question.claim_epsilon, delta=question.delta)
+    return None if setting.mechanism is None else MechanismClaim(mechanism=setting.mechanism, delta=question.delta)
+
+
+def subject_of(setting: Setting, *, given: tuple[str, ...] = ()) -> Subject:
+    """The facts of what is audited; ``given`` names what came from Python in the place of the config's."""
+    return Subject(
+        name=setting.data_name,
+        own=False,
+        given=given,
         guarantee=setting.guarantee,
         heuristic=setting.heuristic,
-        adversaries=tuple(results),
-        belief=_belief(setting, strongest.bound),
-        advantage=_advantage(setting),
-        claim=claim,
-        verdict="refuted" if strongest.bound.epsilon > claim else "consistent",
-        versions=versions(),
+        ran=setting.ran,
+        local=setting.training.noise_scale == "local",
+        data_note=setting.data_note,
+        details={
+            "rows": setting.base.rows,
+            "parameters": parameter_count(setting.network),
+            "steps": setting.training.steps,
+            "sampling rate": setting.sample_rate,
+            "noise multiplier": setting.training.noise_multiplier,
+            "clipping norm": setting.training.clip,
+        },
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Played:
-    """An adversary's stored trials and the attack that gave them."""
+class Game:
+    """One attack on one setting, ready to be played: its facts, its identity, its number of trials."""
 
+    setting: Setting
     attack: Attack
-    fingerprint: str
-    trials: Trials
+    facts: AttackFacts
+    identity: Mapping[str, Any]
+    trials: int
+
+    @classmethod
+    def of(
+        cls, setting: Setting, who: Adversary | config.AdversarySection, *, trials: int, control: float = 1.0
+    ) -> Game:
+        """Craft the attack of one adversary on this setting."""
+        given = who.options if isinstance(who, config.AdversarySection) else {}
+        player = resolve(who.name if isinstance(who, config.AdversarySection) else who, **given)
+        identity = _identity(setting, player)
+        attack = player.craft(
+            Scene(
+                base=setting.base,
+                classes=setting.classes,
+                network=setting.network,
+                training=setting.training,
+                picture=setting.picture,
+                held_out=setting.test,
+                seed=setting.config.audit.seed,
+            )
+        )
+        if setting.training.noise_scale == "local":
+            check_pair(attack.neighbours)
+        facts = AttackFacts(
+            name=identity["adversary"]["name"],
+            options=plain(given),
+            relation=Relation.parse(attack.neighbours.relation),
+            copies=attack.neighbours.copies,
+            view=player.threat.view,
+            reads_as=_read_as(setting, attack),
+            notes=attack.notes,
+            powers={key: str(value) for key, value in dataclasses.asdict(player.threat).items()},
+            log_odds=attack.distinguisher.log_odds,
+            trained=attack.shortcut is None,
+            control=control,
+        )
+        return cls(setting=setting, attack=attack, facts=facts, identity=identity, trials=trials)
 
     @property
-    def accuracy(self) -> float | None:
-        """Mean share of right answers on test rows of the models of world 0; None where none was kept."""
-        if ACCURACY not in self.trials.columns:
-            return None
-        kept = self.trials.in_world(0, column=ACCURACY)
-        kept = kept[np.isfinite(kept)]
-        return float(kept.mean()) if kept.size else None
+    def run(self) -> str:
+        """The run's fingerprint."""
+        return fingerprint(self.identity)
 
-
-def craft(setting: Setting, section: config.AdversarySection) -> Attack:
-    """The attack of one adversary on this setting."""
-    attack = adversary(section.name, **section.options).craft(
-        Scene(
-            base=setting.base,
-            classes=setting.classes,
-            network=setting.network,
-            training=setting.training,
-            picture=setting.picture,
-            held_out=setting.test if setting.test.rows else None,
-            seed=setting.config.audit.seed,
+    def member(self, control: Game | None = None) -> Member:
+        """The run as part of an audit."""
+        return Member(
+            run=self.run, attack=self.facts, wanted=self.trials, control=control.member() if control else None
         )
-    )
-    if setting.training.noise_scale == "local":
-        check_pair(attack.neighbours)
-    return attack
+
+    def register(self, store: Store) -> None:
+        """Make the run known to the store."""
+        store.register(
+            self.run, {"identity": dict(self.identity), "attack": self.facts.to_dict(), "versions": versions()}
+        )
+
+    def play(self, store: Store, *, engine: Engine, device: str, watcher: Watcher) -> Trials:
+        """Bring the attack to its number of trials; what is stored is not trained again."""
+        attack, setting = self.attack, self.setting
+        device_named(device)  # an attack with a shortcut never asks the trainer
+        task = BuiltInTask(
+            fingerprint=self.run,
+            network=attack.network or setting.network,
+            neighbours=attack.neighbours,
+            training=attack.training or setting.training,
+            distinguisher=attack.distinguisher,
+            test=setting.test if attack.network is None else None,
+            shortcut=attack.shortcut,
+            device=device,
+        )
+        label = self.facts.label if self.facts.control == 1.0 else f"control: {self.facts.label}"
+        watcher.begin(
+            label,
+            trials=self.trials,
+            copies=self.facts.copies_under(Relation.ADD_REMOVE),
+            done=store.scores(self.run, below=self.trials),
+        )
+        missing = blocks_for(self.trials, done=store.done(self.run))
+        play(task, blocks=missing, store=store, engine=engine, on_block=watcher.block)
+        watcher.end()
+        return store.scores(self.run, below=self.trials)
 
 
-def play_adversary(
-    setting: Setting,
-    section: config.AdversarySection,
-    *,
-    store: Store,
-    how: config.Execution,
-    watcher: Watcher,
-    attack: Attack | None = None,
-    train: bool = True,
-    workers: local.Workers | None = None,
-) -> Played:
-    """Bring the attack (crafted here, unless given) to its number of trials; what is stored is not trained again.
+def _control(
+    setting: Setting, who: Adversary | config.AdversarySection, game: Game, *, claim: Claim | None
+) -> Game | None:
+    """The same attack on the training with half its noise: everywhere on request, else where it costs no training."""
+    wanted = setting.config.audit.control
+    if claim is None or setting.training.noise_multiplier == 0.0 or wanted is False:
+        return None
+    if wanted is None and game.facts.trained:
+        return None
+    training = dataclasses.replace(setting.training, noise_multiplier=CONTROL * setting.training.noise_multiplier)
+    return Game.of(dataclasses.replace(setting, training=training), who, trials=game.trials, control=CONTROL)
 
-    Who plays several in a row may let them share their ``workers``, of which there are as many as ``how`` says.
+
+def _read_as(setting: Setting, attack: Attack) -> View:
+    """The view under which bounds may read an attack's scores.
+
+    The last iterate of linear losses is a plain sum of the steps. With momentum or a regularizer steps count unequally,
+    and scores of such a training, read as that sum, would prove more than is true (docs/last-iterate.md).
     """
-    if train:
-        device_named(how.device)  # before anything is crafted: an attack with a shortcut never asks the trainer
-    attack = attack or craft(setting, section)
-    identity = _identity(setting, section)
-    name = fingerprint(identity)
-    wanted = section.trials or setting.config.audit.trials
-    if not train:
-        return Played(attack=attack, fingerprint=name, trials=store.scores(name, below=wanted))
-    settings = setting.config.model_dump(mode="json", exclude_none=True)
-    store.register(name, {"identity": identity, "trials": wanted, "versions": versions(), "config": settings})
-    task = BuiltInTask(
-        fingerprint=name,
-        network=attack.network or setting.network,
-        neighbours=attack.neighbours,
-        training=attack.training or setting.training,
-        distinguisher=attack.distinguisher,
-        test=setting.test if setting.test.rows and attack.network is None else None,
-        shortcut=attack.shortcut,
-        device=how.device,
-    )
-    watcher.begin(
-        _label(section),
-        trials=wanted,
-        copies=distance(attack.neighbours.relation, attack.neighbours.copies),
-        done=store.scores(name, below=wanted),
-    )
-    missing = blocks_for(wanted, done=store.done(name))
-    local.run(task, blocks=missing, store=store, workers=workers or how.worker_count, on_block=watcher.block)
-    watcher.end()
-    return Played(attack=attack, fingerprint=name, trials=store.scores(name, below=wanted))
+    training = attack.training or setting.training
+    plain = training.optimizer == Sgd() and training.regularizer == 0.0
+    return attack.evidence if plain else View.ALL_ITERATES
 
 
-def _judge(setting: Setting, section: config.AdversarySection, played: Played, *, level: float) -> AdversaryResult:
-    """What the scores of one adversary prove."""
-    who: Adversary = adversary(section.name, **section.options)
-    neighbours = played.attack.neighbours
-    scores = scores_of(played.trials)
-    bound, others = prove(
-        scores,
-        delta=setting.config.audit.delta,
-        confidence=1.0 - level,
-        relation=neighbours.relation,
-        copies=neighbours.copies,
-        mechanism=setting.mechanism,
-        view=read_as(setting, played.attack),
-    )
-    beliefs = None
-    if getattr(played.attack.distinguisher, "log_odds", False):
-        beliefs = beliefs_of(
-            played.trials,
-            relation=neighbours.relation,
-            training=setting.training,
-            sample_rate=setting.sample_rate,
-            delta=setting.config.audit.delta,
-            confidence=1.0 - level,
-        )
-    return AdversaryResult(
-        name=section.name,
-        options=section.options,
-        view=who.threat.view,
-        relation=neighbours.relation,
-        copies=neighbours.copies,
-        fingerprint=played.fingerprint,
-        wanted=section.trials or setting.config.audit.trials,
-        failed=played.trials.failed,
-        bound=bound,
-        others=others if beliefs is None else (*others, *beliefs.estimates),
-        notes=played.attack.notes,
-        seconds=played.trials.elapsed,
-        powers={key: str(value) for key, value in dataclasses.asdict(who.threat).items()},
-        accuracy=played.accuracy,
-        scores=scores,
-        beliefs=beliefs,
-    )
-
-
-def _belief(setting: Setting, proved: LowerBound) -> dict[str, float]:
-    """How sure one who starts at one half can become: at most (theory), and at least in some runs (evidence)."""
-    promised = setting.guarantee.epsilon
+def _identity(setting: Setting, player: Adversary) -> dict[str, Any]:
+    """All that shapes the distribution of a score, resolved: no default is left to be changed behind it."""
     return {
-        "guarantee": belief.from_epsilon(promised) if promised < math.inf else 1.0,
-        "evidence": belief.from_epsilon(proved.epsilon),
-    }
-
-
-def _advantage(setting: Setting) -> dict[str, float]:
-    """By how much the best guess of membership beats a coin, at most: the total variation distance."""
-    if setting.mechanism is None:
-        return {"guarantee": 1.0}
-    return {"guarantee": advantage.of_mechanism(setting.mechanism)}
-
-
-def _identity(setting: Setting, section: config.AdversarySection) -> dict[str, Any]:
-    """All that shapes the distribution of a score, and nothing else."""
-    training = dataclasses.asdict(setting.training)
-    if training["noise_scale"] == "clip":
-        del training["noise_scale"]  # trials of the ordinary kind keep the names they had before there was another
-    return {
-        "data": {"name": setting.config.data.name, "content": setting.data_hash},
-        "model": setting.config.model.model_dump(mode="json"),
-        "training": training,
-        "adversary": {"name": section.name, **section.options},
+        "data": {"name": setting.data_name, "content": setting.data_hash},
+        "model": setting.network_identity,
+        "training": dataclasses.asdict(setting.training),
+        "adversary": identity_of(player),
         "seed": setting.config.audit.seed,
         "algorithms": ALGORITHMS,
-    }
-
-
-def fingerprint(identity: Mapping[str, Any]) -> str:
-    """SHA-256 of the identity in canonical JSON.
-
-    >>> fingerprint({"b": 1, "a": 2}) == fingerprint({"a": 2, "b": 1})
-    True
-    """
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _label(section: config.AdversarySection) -> str:
-    words = ", ".join(f"{key}={value}" for key, value in section.options.items())
-    return f"{section.name} ({words})" if words else section.name
-
-
-def versions() -> dict[str, str]:
-    """What computed the result."""
-    packages = ("numpy", "scipy", "torch", "dp-accounting")
-    return {
-        "coalmine": coalmine.__version__,
-        "python": platform.python_version(),
-        **{name: metadata.version(name) for name in packages},
     }

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import nn
 
 from coalmine import data
-from coalmine.accounting import calibrate, last_iterate, standard
-from coalmine.auditing import config
+from coalmine.auditing import config, promises
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.identifiability import belief
-from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling
+from coalmine.records import DpSgd, Guarantee, Heuristic, Sampling
 from coalmine.training import (
     BernauCnn,
     Dataset,
+    FromModule,
     Glorot,
     LogisticRegression,
     Mlp,
@@ -22,6 +26,7 @@ from coalmine.training import (
     Network,
     Sgd,
     TrainingConfig,
+    network_identity,
     parameter_count,
 )
 
@@ -31,8 +36,9 @@ class Setting:
     """The config made concrete: data, network, training, and what theory says about it."""
 
     config: config.AuditConfig
+    data_name: str
     base: Dataset
-    test: Dataset
+    test: Dataset | None
     classes: int
     picture: tuple[int, ...] | None
     data_hash: str
@@ -42,26 +48,41 @@ class Setting:
     sample_rate: float
     guarantee: Guarantee
     heuristic: Heuristic | None
-    mechanism: DpSgd | None
+    ran: DpSgd | None
+    network_identity: Mapping[str, Any]
+
+    @property
+    def mechanism(self) -> DpSgd | None:
+        """The DP-SGD whose promise holds for everybody; None without noise, and with noise scaled to one pair."""
+        return None if self.training.noise_scale == "local" else self.ran
 
 
-def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Setting:
-    """Load the data, build the network, resolve the noise; all of theory, before any training."""
-    loaded = _load(settings.data, data_dir)
-    network = _network(settings.model, loaded)
+GivenData = data.LoadedData | Sequence[ArrayLike]
+"""Data from Python: a data set, or arrays (x, y) or (x, y, x_test, y_test)."""
+
+
+def prepare(
+    settings: config.AuditConfig, *, data_dir: str | None = None, data: GivenData | None = None, model: Any = None
+) -> Setting:
+    """Load the data, build the network, resolve the noise; all of theory, before any training.
+
+    ``data`` and ``model`` from Python stand in the place of those that the config names.
+    """
+    loaded = _load(settings.data, data_dir) if data is None else _given_data(data)
+    network = _network(settings.model, loaded) if model is None else _given_network(model, loaded)
     base = Dataset(loaded.x_train.reshape(-1, *network.input_shape), loaded.y_train)
-    test = Dataset(loaded.x_test.reshape(-1, *network.input_shape), loaded.y_test)
+    test = Dataset(loaded.x_test.reshape(-1, *network.input_shape), loaded.y_test) if loaded.y_test.size else None
     training = settings.training
     rate, steps = training.rate(base.rows), training.step_count(base.rows)
     sampling = Sampling.parse(training.sampling)
-    sigma = _noise(settings, rate=rate, steps=steps, sampling=sampling)
+    sigma = promises.noise(settings, rate=rate, steps=steps, sampling=sampling)
     mechanism = DpSgd(sample_rate=rate, noise_multiplier=sigma, steps=steps, sampling=sampling) if sigma > 0.0 else None
-    guarantee, heuristic = _theory(mechanism, delta=settings.audit.delta)
-    if training.noise_scale == "local":
-        guarantee, heuristic = _local_theory(mechanism, delta=settings.audit.delta)
-        mechanism = None  # of what is promised to everybody
+    guarantee, heuristic = promises.promised(
+        mechanism, delta=settings.audit.delta, local=training.noise_scale == "local"
+    )
     return Setting(
         config=settings,
+        data_name=settings.data.name if data is None else loaded.name,
         base=base,
         test=test,
         classes=loaded.classes,
@@ -76,9 +97,9 @@ def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Set
             learning_rate=training.learning_rate,
             sample_rate=None if sampling is Sampling.FULL else rate,
             sampling=sampling,
-            optimiser=Sgd(momentum=training.momentum),
-            regulariser=training.regularizer,
-            initialisation=Glorot(scale=training.initialization, seed=settings.audit.seed),
+            optimizer=Sgd(momentum=training.momentum),
+            regularizer=training.regularizer,
+            initialization=Glorot(scale=training.initialization, seed=settings.audit.seed),
             dtype=training.dtype,
             products=training.products,
             noise_scale=training.noise_scale,
@@ -86,12 +107,54 @@ def prepare(settings: config.AuditConfig, *, data_dir: str | None = None) -> Set
         sample_rate=rate,
         guarantee=guarantee,
         heuristic=heuristic,
-        mechanism=mechanism,
+        ran=mechanism,
+        network_identity=network_identity(network),
     )
 
 
+def _given_data(given: GivenData) -> data.LoadedData:
+    """Arrays as a data set."""
+    if isinstance(given, data.LoadedData):
+        return given
+    if not isinstance(given, (tuple, list)) or len(given) not in (2, 4):
+        raise InvalidInputError("data is not allowed: expected arrays (x, y) or (x, y, x_test, y_test), or a data set")
+    parts = [np.asarray(part) for part in given]
+    if any(part.dtype.kind not in "biuf" for part in parts):
+        raise InvalidInputError("data is not allowed: expected arrays of numbers")
+    (x, y), test = parts[:2], parts[2:] or [parts[0][:0], parts[1][:0]]
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or len(x) == 0:
+        raise InvalidInputError(f"data has shapes {x.shape} and {y.shape}: expected (rows, ...) and (rows,)")
+    labels = y.astype(np.int64)
+    if not np.array_equal(labels, y) or labels.min() < 0:
+        raise InvalidInputError("data has labels that are not allowed: expected whole numbers from 0")
+    return data.LoadedData(
+        name="given in Python",
+        x_train=x.reshape(len(x), -1).astype(np.float32),
+        y_train=labels,
+        x_test=test[0].reshape(len(test[0]), int(np.prod(x.shape[1:]))).astype(np.float32),
+        y_test=test[1].astype(np.int64),
+        classes=int(max(labels.max(), 1, *test[1].astype(np.int64))) + 1,
+        image_shape=(1, *x.shape[1:])[-3:] if x.ndim in (3, 4) else None,
+        citation="",
+        licence="",
+    )
+
+
+def _given_network(given: Any, loaded: data.LoadedData) -> Network:
+    """A network of ours as it is; a torch module as one that maps rows (pictures as pictures) to logits."""
+    if isinstance(given, nn.Module):
+        shape = loaded.image_shape or (loaded.features,)
+        return FromModule(given, input_shape=shape, classes=loaded.classes)
+    if not hasattr(given, "layers") or not hasattr(given, "input_shape"):
+        raise InvalidInputError(
+            f"model = {given!r} is not allowed: expected a network of coalmine.training or a torch module"
+        )
+    network: Network = given
+    return network
+
+
 @functools.lru_cache(maxsize=2)
-def _load(section: config.DataSection, data_dir: str | None) -> data.DataSet:
+def _load(section: config.DataSection, data_dir: str | None) -> data.LoadedData:
     """The data of the config; studies ask for the same data many times."""
     loaded = data.load(section.name, data_dir=data_dir)
     if section.standardize:
@@ -101,7 +164,7 @@ def _load(section: config.DataSection, data_dir: str | None) -> data.DataSet:
     return data.subset(loaded, classes=section.classes, per_class=section.rows_per_class, rows=section.rows)
 
 
-def _network(section: config.ModelSection, loaded: data.DataSet) -> Network:
+def _network(section: config.ModelSection, loaded: data.LoadedData) -> Network:
     """The network of the config, for this data."""
     if section.kind == "logistic":
         return LogisticRegression(loaded.features, classes=loaded.classes)
@@ -121,62 +184,3 @@ def _network(section: config.ModelSection, loaded: data.DataSet) -> Network:
             raise UnsupportedError(f"model.kind = {section.kind!r} does not fit pictures of {shape}: {error}") from None
         return network
     return Mlp(loaded.features, hidden=section.hidden, classes=loaded.classes, activation=section.activation)
-
-
-def _noise(settings: config.AuditConfig, *, rate: float, steps: int, sampling: Sampling) -> float:
-    """σ: as given, or the smallest that keeps ε (or the ε behind a belief) within the target."""
-    training = settings.training
-    if training.noise_multiplier is not None:
-        return training.noise_multiplier
-    target = training.target_epsilon
-    if training.target_belief is not None:
-        target = belief.to_epsilon(training.target_belief)
-    assert target is not None
-    return calibrate.noise_multiplier(
-        sample_rate=rate,
-        steps=steps,
-        epsilon=target,
-        delta=settings.audit.delta,
-        analysis=training.analysis.replace("-", "_"),
-        sampling=sampling,
-    ).noise_multiplier
-
-
-@functools.lru_cache(maxsize=64)
-def _theory(mechanism: DpSgd | None, *, delta: float) -> tuple[Guarantee, Heuristic | None]:
-    """What is promised, and what is predicted for the last iterate."""
-    if mechanism is None:
-        return _nothing("there is no noise, so nothing is promised", delta=delta), None
-    return standard.epsilon(mechanism, delta=delta), last_iterate.epsilon(mechanism, delta=delta)
-
-
-def _nothing(reason: str, *, delta: float) -> Guarantee:
-    """No promise, and why."""
-    return Guarantee(
-        epsilon=math.inf, delta=delta, analysis="none", relation=Relation.ADD_REMOVE, assumptions=(reason,)
-    )
-
-
-def _local_theory(mechanism: DpSgd | None, *, delta: float) -> tuple[Guarantee, Heuristic | None]:
-    """With noise scaled to the local sensitivity of two data sets, theory speaks about these two alone."""
-    nothing = _nothing(
-        "the noise is scaled to the local sensitivity of the two data sets of each attack: what it hides is the "
-        "difference between these two, so nothing is promised to any other person",
-        delta=delta,
-    )
-    if mechanism is None:
-        return nothing, None
-    # Each step is a Gaussian mechanism whose noise is σ times the distance of its two means, exactly.
-    pair = standard.epsilon(mechanism, delta=delta)
-    predicted = Heuristic(
-        epsilon=pair.epsilon,
-        delta=delta,
-        analysis="local_sensitivity",
-        relation=Relation.ADD_REMOVE,
-        assumptions=(
-            "holds between the two data sets of an attack, whether a row is added, removed or replaced, and for no "
-            "other neighbours of this data set",
-            "bernau-2021, Section 5.1: noise scaled to the local sensitivity of the clipped gradients in every step",
-        ),
-    )
-    return nothing, predicted

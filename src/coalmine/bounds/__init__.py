@@ -8,9 +8,11 @@
 
 from coalmine.bounds.anytime import AnytimeAudit, anytime
 from coalmine.bounds.bayesian import bayesian
+from coalmine.bounds.claims import ClaimTest, check_claim, claim_curve, claim_test, less_noise, power, trials_needed
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import EpsilonDelta, Gdp
-from coalmine.bounds.methods import ceiling, clopper_pearson, dpsgd, gdp, lower_bound
+from coalmine.bounds.method import Evidence, Method
+from coalmine.bounds.methods import METHODS, ceiling, clopper_pearson, dpsgd, gdp, lower_bound, named
 from coalmine.bounds.one_run import Guesses, count_guesses, one_run
 from coalmine.bounds.one_run_fdp import one_run_fdp, refutes
 from coalmine.bounds.plan import Plan, plan
@@ -18,27 +20,38 @@ from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimist
 
 __all__ = [
     "DKW",
+    "METHODS",
     "AnytimeAudit",
     "Bonferroni",
+    "ClaimTest",
     "DpSgdNoise",
     "EpsilonDelta",
+    "Evidence",
     "Gdp",
     "Given",
     "Guesses",
     "HoldOut",
+    "Method",
     "Optimistic",
     "Plan",
     "Sup",
     "anytime",
     "bayesian",
     "ceiling",
+    "check_claim",
+    "claim_curve",
+    "claim_test",
     "clopper_pearson",
     "count_guesses",
     "dpsgd",
     "gdp",
+    "less_noise",
     "lower_bound",
+    "named",
     "one_run",
     "one_run_fdp",
     "plan",
+    "power",
     "refutes",
+    "trials_needed",
 ]

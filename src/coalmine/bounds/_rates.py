@@ -1,4 +1,4 @@
-"""Upper confidence limits for error rates, and the error counts of a score at every threshold worth looking at."""
+"""The error counts of a score at every threshold worth looking at, and what their rates may be."""
 
 from __future__ import annotations
 
@@ -7,27 +7,13 @@ import functools
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from numpy.typing import NDArray
 
-from coalmine.records import Scores
+from coalmine.records import Counts, Scores
+from coalmine.theory.rates import upper_limit
 
 _COARSE = (64, 1.04)
 _FINE = (512, 1.002)
-
-
-def upper_limit(wrong: ArrayLike, total: int, level: float) -> NDArray[np.float64]:
-    """Clopper–Pearson upper limit: a rate larger than this gives so few errors with probability at most ``level``.
-
-    It is the (1 − level) quantile of Beta(wrong + 1, total − wrong), and 1 when every trial was wrong.
-
-    >>> round(float(upper_limit(0, 1000, 0.025)), 9)
-    0.003682084
-    """
-    k = np.asarray(wrong, dtype=np.float64)
-    with np.errstate(invalid="ignore"):
-        limit = special.betainccinv(k + 1.0, np.maximum(total - k, 0.5), level)
-    return np.where(k >= total, 1.0, limit)
 
 
 def dkw_width(total: int, level: float) -> float:
@@ -74,6 +60,21 @@ class Errors:
     thresholds: NDArray[np.float64]
     false_positives: NDArray[np.int64]
     false_negatives: NDArray[np.int64]
+    trials: tuple[int, int]
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The false negatives as places in the fine lattice of counts, rounded down."""
+        return np.searchsorted(lattice(self.trials[1], fine=True), self.false_negatives, side="right") - 1
+
+    def counts(self, index: int) -> Counts:
+        """The counts at one threshold."""
+        return Counts(
+            false_positives=int(self.false_positives[index]),
+            negatives=self.trials[0],
+            false_negatives=int(self.false_negatives[index]),
+            positives=self.trials[1],
+        )
 
 
 def errors_by_position(scores: Scores) -> Errors:
@@ -91,4 +92,5 @@ def errors_by_position(scores: Scores) -> Errors:
         thresholds=thresholds,
         false_positives=zero.size - np.searchsorted(zero, thresholds, side="right"),
         false_negatives=np.searchsorted(one, thresholds, side="right"),
+        trials=(zero.size, one.size),
     )

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
-from coalmine.bounds.families import Family
-from coalmine.bounds.methods import make_family
+from coalmine.bounds.families import CLOPPER_PEARSON, GDP, EpsilonDelta, Family, Gdp
+from coalmine.bounds.method import Evidence, Method
 from coalmine.errors import InvalidInputError
 from coalmine.records import Counts, LowerBound, Relation
 
@@ -95,8 +96,8 @@ class AnytimeAudit:
         copies: int = 1,
         relation: Relation = Relation.ADD_REMOVE,
     ) -> None:
-        _validate.choice("method", method, ("clopper_pearson", "gdp"))
-        self._family: Family = make_family(method, delta=delta, copies=copies)
+        self._method, make = _OF[_validate.choice("method", method, _OF)]
+        self._family: Family = make(delta=delta, copies=copies)
         self._confidence = _validate.open_unit("confidence", confidence)
         self._relation = Relation.parse(relation)
         self._trials = [0, 0]
@@ -122,8 +123,26 @@ class AnytimeAudit:
                 f"trials = {tuple(self._trials)} is not allowed: expected at least one in each world"
             )
         theta = self._family.most_refuted(np.array(self._limits[:1]), np.array(self._limits[1:]))
-        return _record(
-            self._family, theta, self._trials, self._wrong, confidence=self._confidence, relation=self._relation
+        limits = [np.array([anytime_limit(0, n, level=(1.0 - self._confidence) / 2.0)]) for n in self._trials]
+        best = self._family.most_refuted(limits[0], limits[1])
+        return LowerBound(
+            epsilon=self._family.epsilon(theta) if theta > 0.0 else 0.0,
+            delta=self._family.delta,
+            confidence=self._confidence,
+            method=self._method.name,
+            threshold_rule="counts",
+            trials=(self._trials[0], self._trials[1]),
+            relation=self._relation,
+            copies=self._family.copies,
+            assumptions=(*_ASSUMPTIONS, *self._family.assumptions),
+            counts=Counts(
+                false_positives=self._wrong[0],
+                negatives=self._trials[0],
+                false_negatives=self._wrong[1],
+                positives=self._trials[1],
+            ),
+            ceiling=self._family.epsilon(best) if best > 0.0 else 0.0,
+            details=dict(self._family.details(theta)),
         )
 
 
@@ -151,24 +170,29 @@ def anytime(
     return audit.bound()
 
 
-def _record(
-    family: Family, theta: float, trials: list[int], wrong: list[int], *, confidence: float, relation: Relation
-) -> LowerBound:
-    """The record, with the ceiling of as many trials without error."""
-    limits = [np.array([anytime_limit(0, n, level=(1.0 - confidence) / 2.0)]) for n in trials]
-    best = family.most_refuted(limits[0], limits[1])
-    counts = Counts(false_positives=wrong[0], negatives=trials[0], false_negatives=wrong[1], positives=trials[1])
-    return LowerBound(
-        epsilon=family.epsilon(theta) if theta > 0.0 else 0.0,
-        delta=family.delta,
-        confidence=confidence,
-        method="anytime" if family.method == "clopper_pearson" else f"anytime {family.method}",
-        threshold_rule="counts",
-        trials=(trials[0], trials[1]),
-        relation=relation,
-        copies=family.copies,
-        assumptions=(*_ASSUMPTIONS, *family.assumptions),
-        counts=counts,
-        ceiling=family.epsilon(best) if best > 0.0 else 0.0,
-        details=dict(family.details(theta)),
-    )
+def _from_counts(method: str) -> Callable[[Counts, float, float, int, Relation], LowerBound]:
+    def bound(counts: Counts, delta: float, confidence: float, copies: int, relation: Relation) -> LowerBound:
+        return anytime(counts, delta=delta, confidence=confidence, method=method, copies=copies, relation=relation)
+
+    return bound
+
+
+ANYTIME = Method(
+    name="anytime",
+    words="Nothing assumed, may be stopped at any time",
+    short="proved",
+    evidence=Evidence.COUNTS,
+    decides=True,
+    from_counts=_from_counts("clopper_pearson"),
+)
+ANYTIME_GDP = Method(
+    name="anytime_gdp",
+    words="If the leak is Gaussian, may be stopped at any time",
+    short="if Gaussian",
+    evidence=Evidence.COUNTS,
+    from_counts=_from_counts("gdp"),
+)
+_OF: dict[str, tuple[Method, Callable[..., Family]]] = {
+    CLOPPER_PEARSON.name: (ANYTIME, EpsilonDelta),
+    GDP.name: (ANYTIME_GDP, Gdp),
+}

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds.method import Evidence, Method
 from coalmine.records import Counts, Estimate, Relation
 from coalmine.theory.curves import EpsilonDeltaCurve
 
@@ -91,3 +92,15 @@ def bayesian(
         interval=(at(half) / copies, at(1.0 - half) / copies),
         credibility=credibility,
     )
+
+
+BAYESIAN = Method(
+    name="bayesian",
+    words="A credible interval",
+    short="estimated",
+    evidence=Evidence.COUNTS,
+    proves=False,
+    from_counts=lambda counts, delta, credibility, copies, relation: bayesian(
+        counts, delta=delta, credibility=credibility, copies=copies, relation=relation
+    ),
+)

@@ -5,9 +5,8 @@ learning": for every noise multiplier σ the trade-off curve f_σ of DP-SGD at (
 refute σ when β < f_σ(α); the smallest σ on a fine grid among the refuted gives ε at δ.
 
 Every rounding is to the safe side. f_σ is built from a privacy profile with δ never too small, so f_σ is never too
-high and nothing is refuted that should not be; of two neighbouring grid values the refuted one is reported; and because
-the accountant rounds ε up, ε is taken one grid step further on the side of more noise, which costs about 0.2 % and is
-several times the accountant's error (a test holds the two against each other).
+high and nothing is refuted that should not be; of two neighbouring grid values the refuted one is reported; and σ is
+turned into ε by an accountant that rounds down (:func:`coalmine.accounting.standard.epsilon_at_least`).
 """
 
 from __future__ import annotations
@@ -24,8 +23,9 @@ from scipy import special
 from coalmine import _validate
 from coalmine.bounds._row_minima import reached
 from coalmine.bounds.families import Gdp
+from coalmine.bounds.method import Method
 from coalmine.errors import UnsupportedError
-from coalmine.records import DpSgd, Relation, Sampling
+from coalmine.records import DpSgd, Sampling
 from coalmine.theory.curves import TradeOff
 
 Array = NDArray[np.float64]
@@ -35,6 +35,8 @@ WEIGHINGS = ("gaussian", "curves")
 _RUNGS = (0.05, 12.0, 25)
 """The curves by which thresholds are weighed: 25, near Gaussians of μ = 0.05 to 12."""
 _OCTAVE = 512
+MOST_COPIES = 10_000
+"""A curve of k rows is k curves one after the other."""
 _LARGEST_SIGMA = 2.0**12
 _SMALLEST_SIGMA = 2.0**-6
 
@@ -61,9 +63,9 @@ def _curve(mechanism: DpSgd, analysis: str) -> TradeOff:
         from coalmine.accounting import last_iterate
 
         return last_iterate.profile(mechanism).curve()
-    from coalmine.accounting.quick_profile import quick_profile
+    from coalmine.accounting import standard
 
-    return quick_profile(mechanism).curve()
+    return standard.trade_off(mechanism)
 
 
 @functools.lru_cache(maxsize=512)
@@ -72,18 +74,16 @@ def _epsilon(mechanism: DpSgd, analysis: str, delta: float) -> float:
     if analysis == "last_iterate":
         from coalmine.accounting import last_iterate
 
-        return last_iterate.epsilon(mechanism, delta=delta).epsilon
+        # Exact to about 1e-9, and rounded up: a hair more δ outweighs that.
+        return last_iterate.epsilon(mechanism, delta=min(delta * (1.0 + 1e-8), 0.5 * (1.0 + delta))).epsilon
     from coalmine.accounting import standard
 
-    # One grid step more noise outweighs what the accountant rounds up.
-    return standard.epsilon(
-        mechanism.with_noise(mechanism.noise_multiplier * 2.0 ** (1.0 / _OCTAVE)), delta=delta
-    ).epsilon
+    return standard.epsilon_at_least(mechanism, delta=delta)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DpSgdNoise:
-    """DP-SGD at a known sampling rate and number of steps: θ counts steps in 1/σ, ``octave`` of them to a doubling.
+    """DP-SGD like ``mechanism``, whose noise alone is not known: θ counts steps in 1/σ, ``octave`` to a doubling.
 
     ``analysis`` is "standard" (the adversary sees every iterate) or "last_iterate" (Theorem 1 of last-iterate-2024:
     only the last one, linear losses). ``weigh`` says how thresholds are compared before the best one is paid for: by
@@ -91,43 +91,34 @@ class DpSgdNoise:
     tighter for small sampling rates, where the Gaussian measure favours thresholds that hardly any trial passes.
     """
 
-    sample_rate: float
-    steps: int
+    mechanism: DpSgd
     delta: float
     copies: int = 1
     analysis: str = "standard"
-    sampling: Sampling = Sampling.POISSON
-    relation: Relation = Relation.ADD_REMOVE
     weigh: str = "gaussian"
     octave: int = _OCTAVE
-    method: str = dataclasses.field(default="dpsgd", init=False)
     inner_level: float = dataclasses.field(default=0.001, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
-        object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+        object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1, at_most=MOST_COPIES))
         _validate.choice("family", self.analysis, ANALYSES)
         _validate.choice("weigh", self.weigh, WEIGHINGS)
-        probe = self.mechanism(1.0)  # checks the rest
-        if probe.sampling is Sampling.SHUFFLE:
+        _validate.instance("mechanism", self.mechanism, DpSgd)
+        if self.mechanism.sampling is Sampling.SHUFFLE:
             raise UnsupportedError(
                 "sampling = 'shuffle' has no known trade-off curve: expected 'poisson' or 'full', or the method "
                 "clopper_pearson"
             )
-        object.__setattr__(self, "sampling", probe.sampling)
-        object.__setattr__(self, "relation", probe.relation)
-        if self.sample_rate == 0.0:
-            raise _validate.reject("sample_rate", self.sample_rate, "a number above 0 and at most 1")
+        if self.mechanism.sample_rate == 0.0:
+            raise _validate.reject("sample_rate", self.mechanism.sample_rate, "a number above 0 and at most 1")
+        # The noise is what is looked for: families that differ in it alone are one.
+        object.__setattr__(self, "mechanism", self.mechanism.with_noise(1.0))
 
-    def mechanism(self, sigma: float) -> DpSgd:
-        """The member with noise multiplier ``sigma``."""
-        return DpSgd(
-            sample_rate=self.sample_rate,
-            noise_multiplier=sigma,
-            steps=self.steps,
-            sampling=self.sampling,
-            relation=self.relation,
-        )
+    @property
+    def method(self) -> Method:
+        """See :class:`~coalmine.bounds.families.Family`."""
+        return DPSGD if self.analysis == "standard" else LAST_ITERATE
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -138,9 +129,10 @@ class DpSgdNoise:
             else "the adversary sees the last iterate alone, the losses are linear, and there is neither momentum nor "
             "a regulariser (Theorem 1 of last-iterate-2024)"
         )
+        known = self.mechanism
         words = [
-            f"the mechanism is DP-SGD with sampling rate {self.sample_rate:g}, {self.steps} steps and "
-            f"{self.sampling.value} sampling; only its noise is unknown",
+            f"the mechanism is DP-SGD with sampling rate {known.sample_rate:g}, {known.steps} steps and "
+            f"{known.sampling.value} sampling; only its noise is unknown",
             seen,
         ]
         if self.copies > 1:
@@ -160,7 +152,7 @@ class DpSgdNoise:
         """f_σ for k rows; θ = 0 is the mechanism that leaks nothing."""
         if theta <= 0.0:
             return lambda alpha: 1.0 - np.asarray(alpha, dtype=np.float64)
-        single = _curve(self.mechanism(self.sigma(theta)), self.analysis)
+        single = _curve(self.mechanism.with_noise(self.sigma(theta)), self.analysis)
         return single if self.copies == 1 else GroupCurve(single, self.copies)
 
     def critical(self, alpha: Array, beta: Array) -> Array:
@@ -217,11 +209,8 @@ class DpSgdNoise:
         """The grid value whose curve is near that of N(0, 1) against N(μ, 1): where a search may start."""
         if not 0.0 < mu < 1e6:
             return 1 if not mu > 0.0 else self.size
-        single = mu / self.copies
-        if self.analysis == "last_iterate":
-            sigma = self.sample_rate * math.sqrt(self.steps) / single
-        else:
-            sigma = 1.0 / math.sqrt(math.log1p(single**2 / (self.sample_rate**2 * self.steps)))
+        single = mu / (self.copies * self.mechanism.sample_rate * math.sqrt(self.mechanism.steps))
+        sigma = 1.0 / single if self.analysis == "last_iterate" else 1.0 / math.sqrt(math.log1p(single**2))
         return round(math.log2(_LARGEST_SIGMA / sigma) * self.octave) + 1
 
     def statistic(self, alpha: Array, beta: Array) -> Array:
@@ -247,7 +236,9 @@ class DpSgdNoise:
 
     def epsilon(self, theta: float) -> float:
         """ε at δ of DP-SGD with that σ, never rounded up."""
-        return 0.0 if theta <= 0.0 else _epsilon(self.mechanism(self.sigma(theta)), self.analysis, self.delta)
+        return (
+            0.0 if theta <= 0.0 else _epsilon(self.mechanism.with_noise(self.sigma(theta)), self.analysis, self.delta)
+        )
 
     def coarse(self) -> DpSgdNoise:
         """The same family on a coarse grid, for a ceiling that needs no third digit."""
@@ -284,3 +275,32 @@ def _largest(holds: Callable[[int], bool], start: int, top: int) -> int:
         if not low < probe < high:
             probe = (low + high) // 2
     return low
+
+
+def _family(analysis: str) -> Callable[[float, int, DpSgd | None], DpSgdNoise]:
+    def make(delta: float, copies: int, mechanism: DpSgd | None) -> DpSgdNoise:
+        _validate.instance("mechanism", mechanism, DpSgd)
+        assert mechanism is not None
+        return DpSgdNoise(mechanism=mechanism, delta=delta, copies=copies, analysis=analysis)
+
+    return make
+
+
+DPSGD = Method(
+    name="dpsgd",
+    words="If it is DP-SGD and only its noise is unknown",
+    short="if DP-SGD",
+    base="dpsgd",
+    variant="standard",
+    needs_mechanism=True,
+    family=_family("standard"),
+)
+LAST_ITERATE = Method(
+    name="dpsgd_last_iterate",
+    words="If it is DP-SGD on linear losses, only its last iterate is seen and only its noise is unknown",
+    short="if last iterate",
+    base="dpsgd",
+    variant="last_iterate",
+    needs_mechanism=True,
+    family=_family("last_iterate"),
+)

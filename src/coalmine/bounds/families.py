@@ -26,6 +26,7 @@ from scipy import special
 
 from coalmine import _validate
 from coalmine.bounds._row_minima import rank_of_row_minima, reached
+from coalmine.bounds.method import Method
 from coalmine.theory.curves import EpsilonDeltaCurve, GaussianCurve, TradeOff, gaussian_epsilon, largest_true
 
 Array = NDArray[np.float64]
@@ -39,8 +40,8 @@ class Family(Protocol):
         ...
 
     @property
-    def method(self) -> str:
-        """Its name in reports."""
+    def method(self) -> Method:
+        """The method that it belongs to."""
         ...
 
     @property
@@ -153,7 +154,6 @@ class EpsilonDelta:
 
     delta: float
     copies: int = 1
-    method: str = dataclasses.field(default="clopper_pearson", init=False)
     # A compromise: 0.1 is 5 % tighter on Gaussian scores, where rare scores tell most, but loses a third on randomised
     # response and Laplace; 0.001 is the other way round. Other rules are at most 4 % tighter there (docs/coverage.md).
     inner_level: float = dataclasses.field(default=0.02, init=False)
@@ -161,6 +161,11 @@ class EpsilonDelta:
     def __post_init__(self) -> None:
         object.__setattr__(self, "delta", _validate.half_open_unit("delta", self.delta))
         object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+
+    @property
+    def method(self) -> Method:
+        """See :class:`Family`."""
+        return CLOPPER_PEARSON
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -242,13 +247,17 @@ class Gdp:
 
     delta: float
     copies: int = 1
-    method: str = dataclasses.field(default="gdp", init=False)
     # Of 0.1, 0.01, 0.001, 1e-4 on Gaussian scores: 0.01 is 1 % less tight, and below 0.001 nothing is gained.
     inner_level: float = dataclasses.field(default=0.001, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
         object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+
+    @property
+    def method(self) -> Method:
+        """See :class:`Family`."""
+        return GDP
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -308,3 +317,18 @@ def _search(holds: Callable[[float], bool]) -> float:
             return high
         high *= 2.0
     return largest_true(holds, 0.0, high, relative=1e-12)
+
+
+CLOPPER_PEARSON = Method(
+    name="clopper_pearson",
+    words="Nothing assumed about the algorithm",
+    short="proved",
+    decides=True,
+    family=lambda delta, copies, _: EpsilonDelta(delta=delta, copies=copies),
+)
+GDP = Method(
+    name="gdp",
+    words="If the leak is Gaussian",
+    short="if Gaussian",
+    family=lambda delta, copies, _: Gdp(delta=delta, copies=copies),
+)

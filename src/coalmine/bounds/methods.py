@@ -1,56 +1,72 @@
-"""The methods for independent trials, by name: what each assumes about the mechanism is all that differs."""
+"""All methods, and the bounds from independent trials by the name of their method."""
 
 from __future__ import annotations
 
 from typing import overload
 
 from coalmine import _validate
-from coalmine.bounds.dpsgd import DpSgdNoise
-from coalmine.bounds.families import EpsilonDelta, Family, Gdp
+from coalmine.bounds.anytime import ANYTIME, ANYTIME_GDP
+from coalmine.bounds.bayesian import BAYESIAN
+from coalmine.bounds.dpsgd import ANALYSES, DPSGD, LAST_ITERATE, DpSgdNoise
+from coalmine.bounds.families import CLOPPER_PEARSON, GDP, EpsilonDelta, Family, Gdp
+from coalmine.bounds.method import Evidence, Method
+from coalmine.bounds.one_run import ONE_RUN
+from coalmine.bounds.one_run_dpsgd import ONE_RUN_DPSGD
+from coalmine.bounds.one_run_fdp import ONE_RUN_EPSILON_DELTA, ONE_RUN_FDP
 from coalmine.bounds.thresholds import Optimistic, Rule
 from coalmine.bounds.trials import bound_trials, ceiling_of, check_rule, estimate_trials
 from coalmine.errors import InvalidInputError
-from coalmine.records import Counts, Estimate, LowerBound, Relation, Sampling, Scores
+from coalmine.records import Counts, DpSgd, Estimate, LowerBound, Relation, Scores
 
-METHODS = ("clopper_pearson", "gdp", "dpsgd")
+METHODS: dict[str, Method] = {
+    method.name: method
+    for method in (
+        CLOPPER_PEARSON,
+        DPSGD,
+        GDP,
+        LAST_ITERATE,
+        ANYTIME,
+        ANYTIME_GDP,
+        BAYESIAN,
+        ONE_RUN,
+        ONE_RUN_FDP,
+        ONE_RUN_EPSILON_DELTA,
+        ONE_RUN_DPSGD,
+    )
+}
+"""Every method by its name. Of several that assume something, a report prefers the one that comes first."""
 
 
-def make_family(
-    method: str,
-    *,
-    delta: float,
-    copies: int = 1,
-    relation: Relation = Relation.ADD_REMOVE,
-    sample_rate: float | None = None,
-    steps: int | None = None,
-    sampling: Sampling = Sampling.POISSON,
-    family: str = "standard",
-) -> Family:
-    """The family of trade-off curves behind a method; ``sample_rate``, ``steps`` and ``family`` are for dpsgd alone.
+def named(name: str) -> Method:
+    """The method of a bound or estimate, by the name that it carries.
+
+    >>> named("gdp").short
+    'if Gaussian'
+    """
+    return METHODS[_validate.choice("method", name, METHODS)]
+
+
+def reading(evidence: Evidence) -> list[str]:
+    """The names of the methods that read such evidence.
+
+    >>> reading(Evidence.TRIALS)
+    ['clopper_pearson', 'dpsgd', 'gdp', 'dpsgd_last_iterate']
+    """
+    return [method.name for method in METHODS.values() if method.evidence is evidence]
+
+
+def make_family(name: str, *, delta: float, copies: int = 1, mechanism: DpSgd | None = None) -> Family:
+    """The family of trade-off curves behind a method; ``mechanism`` is for those that assume one.
 
     >>> make_family("gdp", delta=1e-5).details(2.0)
     {'mu': 2.0}
     """
-    method = _validate.choice("method", method, METHODS)
-    if method != "dpsgd":
-        for name, value in (("sample_rate", sample_rate), ("steps", steps)):
-            if value is not None:
-                raise InvalidInputError(f"{name} is not allowed with method = {method!r}: expected method dpsgd")
-        return (
-            EpsilonDelta(delta=delta, copies=copies) if method == "clopper_pearson" else Gdp(delta=delta, copies=copies)
-        )
-    for name, value in (("sample_rate", sample_rate), ("steps", steps)):
-        if value is None:
-            raise InvalidInputError(f"{name} is missing: expected a value with method = 'dpsgd'")
-    return DpSgdNoise(
-        sample_rate=sample_rate,  # type: ignore[arg-type]
-        steps=steps,  # type: ignore[arg-type]
-        delta=delta,
-        copies=copies,
-        analysis=family,
-        sampling=sampling,
-        relation=relation,
-    )
+    method = METHODS[_validate.choice("method", name, reading(Evidence.TRIALS))]
+    if (mechanism is not None) is not method.needs_mechanism:
+        which = "missing: expected a DpSgd" if mechanism is None else "not allowed: expected none"
+        raise InvalidInputError(f"mechanism is {which} with method = {name!r}")
+    assert method.family is not None
+    return method.family(delta, copies, mechanism)
 
 
 def clopper_pearson(
@@ -100,39 +116,43 @@ def gdp(
 def dpsgd(
     evidence: Counts | Scores,
     *,
+    mechanism: DpSgd,
     delta: float,
     confidence: float,
-    sample_rate: float,
-    steps: int,
     family: str = "standard",
     threshold: Rule | None = None,
     copies: int = 1,
-    sampling: Sampling = Sampling.POISSON,
-    relation: Relation = Relation.ADD_REMOVE,
     weigh: str = "gaussian",
 ) -> LowerBound:
-    """The bound for DP-SGD with known sampling rate and steps: the adversary estimates σ (last-iterate-2024).
+    """The bound for DP-SGD with known sampling and steps: the adversary estimates σ (last-iterate-2024).
 
-    Rate limits (α, β) refute σ when β < f_σ(α); the smallest refuted σ gives ε at δ. ``family`` is "standard" (every
-    iterate seen) or "last_iterate" (Theorem 1). ``weigh`` = "curves" compares thresholds by the family's own curves
-    before the best one is paid for (see :class:`~coalmine.bounds.dpsgd.DpSgdNoise`): slower, and tighter for small q.
+    Rate limits (α, β) refute σ when β < f_σ(α); the smallest refuted σ gives ε at δ.
+
+    Args:
+        evidence: Scores of independent trials, or counts of a fixed test.
+        mechanism: All of DP-SGD but its noise multiplier, which is not used.
+        delta: The δ at which ε is stated.
+        confidence: 1 minus how often the bound may be too high.
+        family: "standard" (every iterate seen) or "last_iterate" (Theorem 1 of last-iterate-2024).
+        threshold: How the threshold of scores was chosen; :class:`Sup` if None.
+        copies: k, in how many rows the worlds differ.
+        weigh: "curves" compares thresholds by the family's own curves before the best one is paid for (see
+            :class:`~coalmine.bounds.dpsgd.DpSgdNoise`): slower, and tighter for small sampling rates.
+
+    Returns:
+        The bound, with σ in its details.
 
     >>> counts = Counts(false_positives=50, negatives=1000, false_negatives=500, positives=1000)
-    >>> found = dpsgd(counts, delta=1e-5, confidence=0.95, sample_rate=0.1, steps=100, family="last_iterate")
+    >>> mechanism = DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=100)
+    >>> found = dpsgd(counts, mechanism=mechanism, delta=1e-5, confidence=0.95, family="last_iterate")
     >>> 0.5 < found.details["noise_multiplier"] < 1.5
     True
     """
-    members = DpSgdNoise(
-        sample_rate=sample_rate,
-        steps=steps,
-        delta=delta,
-        copies=copies,
-        analysis=family,
-        sampling=sampling,
-        relation=relation,
-        weigh=weigh,
+    _validate.choice("family", family, ANALYSES)
+    members = DpSgdNoise(mechanism=mechanism, delta=delta, copies=copies, analysis=family, weigh=weigh)
+    return bound_trials(
+        evidence, family=members, confidence=confidence, threshold=threshold, relation=mechanism.relation
     )
-    return bound_trials(evidence, family=members, confidence=confidence, threshold=threshold, relation=relation)
 
 
 @overload
@@ -145,10 +165,7 @@ def lower_bound(
     threshold: Rule | None = ...,
     copies: int = ...,
     relation: Relation = ...,
-    sample_rate: float | None = ...,
-    steps: int | None = ...,
-    sampling: Sampling = ...,
-    family: str = ...,
+    mechanism: DpSgd | None = ...,
 ) -> LowerBound: ...
 
 
@@ -162,10 +179,7 @@ def lower_bound(
     threshold: Optimistic,
     copies: int = ...,
     relation: Relation = ...,
-    sample_rate: float | None = ...,
-    steps: int | None = ...,
-    sampling: Sampling = ...,
-    family: str = ...,
+    mechanism: DpSgd | None = ...,
 ) -> Estimate: ...
 
 
@@ -178,27 +192,29 @@ def lower_bound(
     threshold: Rule | Optimistic | None = None,
     copies: int = 1,
     relation: Relation = Relation.ADD_REMOVE,
-    sample_rate: float | None = None,
-    steps: int | None = None,
-    sampling: Sampling = Sampling.POISSON,
-    family: str = "standard",
+    mechanism: DpSgd | None = None,
 ) -> LowerBound | Estimate:
     """Any method for independent trials by its name; with ``threshold=Optimistic()`` the result is an Estimate.
+
+    Args:
+        evidence: Scores of independent trials, or counts of a fixed test.
+        delta: The δ at which ε is stated.
+        confidence: 1 minus how often the bound may be too high.
+        method: The name of a method for independent trials.
+        threshold: How the threshold of scores was chosen; :class:`Sup` if None.
+        copies: k, in how many rows the worlds differ.
+        relation: Which data sets count as neighbours; a mechanism has its own.
+        mechanism: For the methods that assume one; its noise multiplier is not used.
+
+    Returns:
+        The bound, with all that it rests on.
 
     >>> counts = Counts(false_positives=0, negatives=1000, false_negatives=0, positives=1000)
     >>> round(lower_bound(counts, delta=1e-5, confidence=0.95).epsilon, 6)
     5.600577
     """
-    members = make_family(
-        method,
-        delta=delta,
-        copies=copies,
-        relation=relation,
-        sample_rate=sample_rate,
-        steps=steps,
-        sampling=sampling,
-        family=family,
-    )
+    members = make_family(method, delta=delta, copies=copies, mechanism=mechanism)
+    relation = mechanism.relation if mechanism is not None else relation
     if isinstance(threshold, Optimistic):
         return estimate_trials(evidence, family=members, confidence=confidence, relation=relation)  # type: ignore[arg-type]
     return bound_trials(evidence, family=members, confidence=confidence, threshold=threshold, relation=relation)
@@ -213,11 +229,7 @@ def ceiling(
     method: str = "clopper_pearson",
     threshold: Rule | None = None,
     copies: int = 1,
-    relation: Relation = Relation.ADD_REMOVE,
-    sample_rate: float | None = None,
-    steps: int | None = None,
-    sampling: Sampling = Sampling.POISSON,
-    family: str = "standard",
+    mechanism: DpSgd | None = None,
 ) -> float:
     """The largest ε that an attack without error could prove (ε_OPT of jagielski-2020); None: the test was fixed.
 
@@ -229,14 +241,5 @@ def ceiling(
     level = 1.0 - _validate.open_unit("confidence", confidence)
     if threshold is not None:
         check_rule(threshold)
-    members = make_family(
-        method,
-        delta=delta,
-        copies=copies,
-        relation=relation,
-        sample_rate=sample_rate,
-        steps=steps,
-        sampling=sampling,
-        family=family,
-    )
+    members = make_family(method, delta=delta, copies=copies, mechanism=mechanism)
     return ceiling_of(members, n0, n1, level=level, rule=threshold)

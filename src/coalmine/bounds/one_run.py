@@ -14,12 +14,15 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds.method import Evidence, Method
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Counts, LowerBound, OneRunScores, Relation, Scores
 from coalmine.theory.curves import largest_true
+from coalmine.theory.rates import lower_limit
 
 COINS = "every canary was included by its own fair coin, and the guesses use nothing else that depends on the coins"
 FIXED = "the numbers of guesses were fixed before the scores were seen"
@@ -30,6 +33,8 @@ PAID = "the level is shared among the pairs of guess numbers that were tried"
 class Guesses:
     """How many of ``canaries`` coins were guessed and how many guesses were right.
 
+    ``sides`` is 1 when all guesses say the same (all IN, or all OUT): the bound for trade-off curves is then tighter.
+
     >>> Guesses(canaries=1000, guesses=300, correct=250).correct
     250
     """
@@ -37,6 +42,7 @@ class Guesses:
     canaries: int
     guesses: int
     correct: int
+    sides: int = dataclasses.field(default=2, repr=False)
 
     def __post_init__(self) -> None:
         m = _validate.integer("canaries", self.canaries, at_least=1)
@@ -46,6 +52,7 @@ class Guesses:
             raise InvalidInputError(f"guesses = {r} is not allowed: expected at most canaries = {m}")
         if v > r:
             raise InvalidInputError(f"correct = {v} is not allowed: expected at most guesses = {r}")
+        _validate.integer("sides", self.sides, at_least=1, at_most=2)
 
 
 def count_guesses(scores: OneRunScores, *, guess_in: int, guess_out: int, seed: int = 0) -> Guesses:
@@ -67,10 +74,19 @@ def count_guesses(scores: OneRunScores, *, guess_in: int, guess_out: int, seed: 
             f"guess_in = {high} and guess_out = {low} are not allowed together: expected 1 to {m} guesses, "
             "as many as there are canaries at most"
         )
-    shuffled = np.random.default_rng([0x71E5, seed]).permutation(m)
-    order = shuffled[np.argsort(scores.score[shuffled], kind="stable")]
+    order = ranked(scores, seed=seed)
     correct = int(np.sum(~scores.included[order[:low]])) + int(np.sum(scores.included[order[m - high :]]))
-    return Guesses(canaries=m, guesses=high + low, correct=correct)
+    return Guesses(canaries=m, guesses=high + low, correct=correct, sides=2 if high and low else 1)
+
+
+def ranked(scores: OneRunScores, *, seed: int = 0) -> NDArray[np.int64]:
+    """The canaries by score, the lowest first; tied ones in an order that is fixed by ``seed`` alone.
+
+    >>> ranked(OneRunScores([1, 0, 1], [3.0, 1.0, 2.0])).tolist()
+    [1, 2, 0]
+    """
+    shuffled = np.random.default_rng([0x71E5, seed]).permutation(scores.score.size)
+    return np.asarray(shuffled[np.argsort(scores.score[shuffled], kind="stable")])
 
 
 def _refuse_independent(evidence: object) -> None:
@@ -114,11 +130,12 @@ def p_value(guesses: Guesses, *, epsilon: float, delta: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def one_run_epsilon(guesses: Guesses, *, delta: float, level: float) -> float:
-    """The smallest ε whose p-value is above ``level``: the scan goes upwards, so no rejected ε is skipped over.
+    """The ε up to which every ε is rejected at ``level``, by bisection, since the p-value rises while it is small.
 
-    Every ε below the truth is false and every ε from the truth on is true, so a bound above the truth needs the
-    truth itself to be rejected, whatever the shape of the p-value.
+    It rises wherever it is at most 1/4 (proof in docs/bounds.md), so the rejected ε form an interval from 0 on, and a
+    bound above the truth needs the truth itself to be rejected. A level above 1/4 counts as 1/4.
     """
+    level = min(level, 0.25)
 
     def survives(epsilon: float) -> bool:
         return p_value(guesses, epsilon=epsilon, delta=delta) > level
@@ -127,11 +144,9 @@ def one_run_epsilon(guesses: Guesses, *, delta: float, level: float) -> float:
     r, v = guesses.guesses, guesses.correct
     if v == 0 or survives(0.0):
         return 0.0
-    top = float(special.logit(special.betaincinv(v, r - v + 1.0, level))) * (1.0 + 1e-12) + 1e-12
-    grid = np.linspace(0.0, top, 17)
-    first = next((i for i in range(1, 16) if survives(float(grid[i]))), 16)
+    top = float(special.logit(lower_limit(v, r, level))) * (1.0 + 1e-12) + 1e-12
     # Of the last two ε the rejected one is returned.
-    return largest_true(lambda e: not survives(e), float(grid[first - 1]), float(grid[first]), relative=1e-11)
+    return largest_true(lambda e: not survives(e), 0.0, top, relative=1e-11)
 
 
 def default_guess_numbers(canaries: int) -> tuple[int, int]:
@@ -194,7 +209,7 @@ def one_run(
     best = int(np.argmax(bounds))
     perfect = [dataclasses.replace(guesses, correct=guesses.guesses) for guesses, _ in tested]
     return one_run_record(
-        "one_run",
+        ONE_RUN,
         epsilon=bounds[best],
         delta=delta,
         confidence=confidence,
@@ -208,7 +223,7 @@ def one_run(
 
 
 def one_run_record(
-    method: str,
+    method: Method,
     *,
     epsilon: float,
     delta: float,
@@ -227,7 +242,7 @@ def one_run_record(
         epsilon=epsilon,
         delta=delta,
         confidence=confidence,
-        method=method,
+        method=method.name,
         threshold_rule=rule,
         trials=(guesses.canaries, guesses.guesses),
         relation=Relation.parse(relation),
@@ -236,3 +251,13 @@ def one_run_record(
         ceiling=ceiling,
         details={**dataclasses.asdict(guesses), **details},
     )
+
+
+ONE_RUN = Method(
+    name="one_run",
+    words="Nothing assumed about the algorithm, one training",
+    short="proved",
+    evidence=Evidence.ONE_RUN,
+    decides=True,
+    from_run=one_run,
+)

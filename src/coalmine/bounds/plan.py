@@ -12,21 +12,22 @@ import numpy as np
 from scipy import special
 
 from coalmine import _validate
-from coalmine.bounds._rates import upper_limit
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import Family, Gdp
-from coalmine.bounds.methods import METHODS, make_family
-from coalmine.bounds.one_run import Guesses, one_run_epsilon
-from coalmine.bounds.one_run_fdp import one_run_fdp
-from coalmine.bounds.sup import simulate
+from coalmine.bounds.method import Evidence
+from coalmine.bounds.methods import METHODS, make_family, reading
+from coalmine.bounds.one_run import ONE_RUN, Guesses, one_run_epsilon
+from coalmine.bounds.one_run_fdp import ONE_RUN_FDP, one_run_fdp
+from coalmine.bounds.sup import kept_level, simulate
 from coalmine.bounds.thresholds import Rule, Sup
 from coalmine.bounds.trials import ceiling_of
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.records import Relation, Sampling, plain
-from coalmine.theory.curves import GaussianCurve, gaussian_mu, largest_true
+from coalmine.records import DpSgd, plain
+from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, largest_true
+from coalmine.theory.rates import upper_limit
 
-PLANNABLE = (*METHODS, "one_run", "one_run_fdp")
-_MOST = {"one_run": 2**18, "one_run_fdp": 2**14}
+_MOST_CANARIES = {ONE_RUN.name: 2**18, ONE_RUN_FDP.name: 2**14}
+_MOST_EPSILON = 700.0  # beyond it e^ε is no floating-point number
 _MOST_TRIALS = 10_000_000
 _SIMULATED_AUDITS = 1999
 
@@ -67,41 +68,40 @@ def plan(
     attack_epsilon: float | None = None,
     power: float = 0.8,
     copies: int = 1,
-    relation: Relation = Relation.ADD_REMOVE,
-    sample_rate: float | None = None,
-    steps: int | None = None,
-    sampling: Sampling = Sampling.POISSON,
-    family: str = "standard",
+    mechanism: DpSgd | None = None,
 ) -> Plan:
     """How many trials in each world are needed to refute the claim "(ε, δ)-DP with ε = ``claim``".
 
-    ``threshold`` is None for a test fixed beforehand (its best threshold is used) or ``Sup()`` for scores.
+    Args:
+        claim: ε, at most 700.
+        delta: The δ of the claim.
+        confidence: Of the bound that is to refute it.
+        method: A method for independent trials, ``one_run`` or ``one_run_fdp``.
+        threshold: None for a test fixed beforehand (its best threshold is used), or ``Sup()`` for scores.
+        attack_epsilon: What the attack is worth: its scores are two Gaussians with this ε at δ. None: it never errs.
+        power: The wanted chance of refuting the claim, with ``attack_epsilon``.
+        copies: k, in how many rows the worlds differ.
+        mechanism: For the methods that assume one; its noise multiplier is not used.
+
+    Returns:
+        The number of trials, or none where it would be beyond ``most``.
 
     >>> plan(4.0, delta=1e-5, confidence=0.95).trials
     204
     """
-    claim = _validate.non_negative("claim", claim)
+    claim = _validate.at_most("claim", _validate.non_negative("claim", claim), _MOST_EPSILON)
     delta = _validate.half_open_unit("delta", delta)
     level = 1.0 - _validate.open_unit("confidence", confidence)
-    method = _validate.choice("method", method, PLANNABLE)
+    chosen = METHODS[_validate.choice("method", method, plannable())]
     power = _validate.open_unit("power", power)
     copies = _validate.integer("copies", copies, at_least=1)
     if threshold is not None and not isinstance(threshold, Sup):
         raise UnsupportedError(f"threshold = {threshold!s} has no plan: expected sup, or a test fixed beforehand")
     mu = None if attack_epsilon is None else _attack_mu(attack_epsilon, claim=claim, delta=delta)
-    most = _MOST.get(method, _MOST_TRIALS)
+    most = _MOST_CANARIES.get(method, _MOST_TRIALS)
     top: Callable[[int], float]
-    if method in METHODS:
-        members = make_family(
-            method,
-            delta=delta,
-            copies=copies,
-            relation=relation,
-            sample_rate=sample_rate,
-            steps=steps,
-            sampling=sampling,
-            family=family,
-        )
+    if chosen.evidence is Evidence.TRIALS:
+        members = make_family(method, delta=delta, copies=copies, mechanism=mechanism)
         theta = _theta_of(members, claim)
 
         def top(n: int) -> float:
@@ -114,9 +114,12 @@ def plan(
                 return _power_fixed(members, theta, mu * copies, n, level) >= power
             return _power_sup(members, theta, mu * copies, n, level, threshold.seed) >= power
 
+        hopeless = mu is not None and _hopeless(members.curve(theta), GaussianCurve(mu=mu * copies))
     else:
-        if copies != 1 or threshold is not None:
-            raise InvalidInputError(f"copies and threshold are not allowed with method = {method!r}: it has neither")
+        if copies != 1 or threshold is not None or mechanism is not None:
+            raise InvalidInputError(
+                f"copies, threshold and mechanism are not allowed with method = {method!r}: it has none of them"
+            )
 
         def top(n: int) -> float:
             return _one_run(method, n, n, delta=delta, confidence=confidence)
@@ -128,7 +131,8 @@ def plan(
             correct = int(special.bdtrik(1.0 - power, n, special.ndtr(mu / 2.0)))
             return _one_run(method, n, correct, delta=delta, confidence=confidence) > claim
 
-    trials = _least(enough, most, exact=mu is None)
+        hopeless = False  # a number of canaries that is too large proves less, so the most is not asked first
+    trials = None if hopeless else least(enough, most, exact=mu is None)
     return Plan(
         claim=claim,
         delta=delta,
@@ -144,9 +148,27 @@ def plan(
     )
 
 
+def plannable() -> list[str]:
+    """The names of the methods that have a plan."""
+    return [*reading(Evidence.TRIALS), *_MOST_CANARIES]
+
+
+def _hopeless(claimed: TradeOff, attack: TradeOff) -> bool:
+    """Whether the attack's curve is so near the claimed one that the most trials there may be cannot tell them apart.
+
+    At a false-positive rate α the gap f(α) − g(α) is seen with a standard deviation of
+    √((g(1 − g) + f′(α)²·α(1 − α))/n); no α comes near one of them. Asked first, because it costs nothing.
+    """
+    alpha = np.geomspace(1e-9, 0.5, 400)
+    f, g = claimed(alpha), attack(alpha)
+    slope = np.gradient(f, alpha)
+    noise = np.sqrt((g * (1.0 - g) + slope**2 * alpha * (1.0 - alpha)) / _MOST_TRIALS)
+    return bool(np.all(f - g < noise))
+
+
 def _attack_mu(attack_epsilon: float, *, claim: float, delta: float) -> float:
     """μ of the Gaussian attack; it must be worth more than the claim."""
-    attack = _validate.positive("attack_epsilon", attack_epsilon)
+    attack = _validate.at_most("attack_epsilon", _validate.positive("attack_epsilon", attack_epsilon), _MOST_EPSILON)
     if attack <= claim:
         raise InvalidInputError(
             f"attack_epsilon = {attack:g} is not allowed: expected more than the claim {claim:g}; an attack that is "
@@ -168,7 +190,7 @@ def _theta_of(family: Family, claim: float) -> float:
 def _one_run(method: str, canaries: int, correct: int, *, delta: float, confidence: float) -> float:
     """The one-run bound when every canary is guessed."""
     guesses = Guesses(canaries=canaries, guesses=canaries, correct=correct)
-    if method == "one_run":
+    if method == ONE_RUN.name:
         return one_run_epsilon(guesses, delta=delta, level=1.0 - confidence)
     return one_run_fdp(guesses, delta=delta, confidence=confidence).epsilon
 
@@ -188,11 +210,11 @@ def _power_sup(family: Family, theta: float, mu: float, n: int, level: float, se
     copies = max(_SIMULATED_AUDITS, math.ceil(100.0 / level) - 1)
     claimed = simulate(family, family.curve(theta), n, n, simulations=copies, seed=seed)
     attacked = simulate(family, GaussianCurve(mu=mu), n, n, simulations=_SIMULATED_AUDITS, seed=seed + 1)
-    rank = math.floor(level * (copies + 1) * (1.0 + 1e-12)) - 1
+    rank = math.floor(kept_level(level, n, rule=Sup()) * (copies + 1)) - 1
     return float(np.mean(attacked > np.sort(claimed)[::-1][rank]))
 
 
-def _least(enough: Callable[[int], bool], most: int, *, exact: bool) -> int | None:
+def least(enough: Callable[[int], bool], most: int, *, exact: bool) -> int | None:
     """The least number that is enough, by doubling and bisection (to 1 % unless ``exact``)."""
     low, high = 0, 1
     while not enough(high):

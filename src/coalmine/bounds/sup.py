@@ -3,9 +3,9 @@
 For n0 + n1 independent scores let S = max over thresholds t of g(FP(t), FN(t)), with g falling in both error counts.
 If the mechanism's trade-off curve is at least f_θ, then S is at most S*(θ) = max_i g(i, #{V ≤ f_θ(W_(i+1))}) where
 W_(1) < W_(2) < … and V_(1) < V_(2) < … are the order statistics of n0 and n1 independent uniform numbers (proof in
-docs/bounds.md). So p(θ) = (1 + #{simulated S* ≥ S})/(1 + simulations) is a valid p-value, whatever the distributions,
-ties included. For a fixed S each simulated copy has one critical θ_b, below which S*(θ) < S; p(θ) ≤ level exactly when
-θ is at most one order statistic of the θ_b. That order statistic is at once the largest rejected θ and the limit of
+docs/bounds.md). So θ is refuted when few simulated S* reach S (how few: :func:`rank_for`), whatever the distributions,
+ties included. For a fixed S each simulated copy has one critical θ_b, below which S*(θ) < S; θ is refuted exactly when
+it is at most one order statistic of the θ_b. That order statistic is at once the largest rejected θ and the limit of
 those not rejected: no search, no step width.
 
 False positives run over a coarse lattice of counts, false negatives are rounded down onto a fine one, observed and
@@ -17,9 +17,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from coalmine.bounds._rates import Errors, errors_by_position, lattice, lattice_limits
 from coalmine.bounds.families import Family
@@ -32,6 +34,7 @@ Array = NDArray[np.float64]
 
 _LARGEST_TABLE = 30_000_000  # simulated numbers kept at once: 240 MB
 _CEILING_NODES = 4000
+UNLUCKY = 1e-3  # the share of seeds for which the fixed copies may have a size above the level
 _CHUNK = 1 << 17  # simulated numbers drawn at once: 1 MB
 
 
@@ -81,12 +84,21 @@ def _order_statistics(
     return table
 
 
+def draw_world0(rng: np.random.Generator, negatives: int, simulations: int) -> Array:
+    """W_(i+1) for every position i of the lattice, one row a copy; position n0 is the threshold −∞, with α = 1."""
+    ranks = lattice(negatives)[:-1] + 1
+    return _order_statistics(rng, simulations, negatives, ranks, np.arange(ranks.size + 1))
+
+
+def evidence_table(family: Family, negatives: int, positives: int) -> Array:
+    """The family's statistic at every place of the two lattices."""
+    return _evidence_table(family, negatives, positives, family.inner_level)
+
+
 @functools.lru_cache(maxsize=2)
 def _world0(negatives: int, simulations: int, seed: int) -> Array:
     """W_(i+1) for every position i, one row a copy; position n0 is the threshold −∞, with α = 1."""
-    rng = np.random.default_rng([0x5C0A0, seed, negatives, simulations])
-    ranks = lattice(negatives)[:-1] + 1
-    return _order_statistics(rng, simulations, negatives, ranks, np.arange(ranks.size + 1))
+    return draw_world0(np.random.default_rng([0x5C0A0, seed, negatives, simulations]), negatives, simulations)
 
 
 @functools.lru_cache(maxsize=1)
@@ -138,9 +150,8 @@ def observed(family: Family, scores: Scores, *, inner_level: float | None = None
     Another ``inner_level`` gives another statistic: for choosing a threshold, not for this test.
     """
     errors = errors_by_position(scores)
-    columns = np.searchsorted(lattice(scores.world1.size, fine=True), errors.false_negatives, side="right") - 1
-    table = _evidence_table(family, scores.world0.size, scores.world1.size, inner_level or family.inner_level)
-    values = table[np.arange(columns.size), columns]
+    table = _evidence_table(family, *errors.trials, inner_level or family.inner_level)
+    values = table[np.arange(errors.positions.size), errors.places]
     best = int(np.argmax(values))
     return float(values[best]), best, errors
 
@@ -149,39 +160,94 @@ def sup_test(family: Family, scores: Scores, *, level: float, rule: Sup) -> SupR
     """Run the sup-test at ``level`` (see the module's text)."""
     simulations = simulations_for(level, scores.world0.size, rule=rule)
     s, best, errors = observed(family, scores)
-    theta = invert(family, scores.world0.size, scores.world1.size, simulations, rule.seed, level, s)
+    theta = invert(family, scores.world0.size, scores.world1.size, s, level=level, rule=rule)
     return SupResult(theta=theta, best=best, errors=errors, simulations=simulations)
 
 
-def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float) -> float:
+def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float, rule: Sup) -> float:
     """The θ that scores without any overlap would prove, computed without simulation.
 
-    They refute θ when the extremal pair separates by chance with probability at most ``level``. No overlap means
-    V_(1) > f_θ(W_(1)): ∫ (1 − f_θ(w))^{n1} dP(W_(1) ≤ w), with W_(1) at its quantiles.
+    They refute θ when the extremal pair separates by chance with probability at most the share of copies that the rank
+    allows. No overlap means V_(1) > f_θ(W_(1)): ∫ (1 − f_θ(w))^{n1} dP(W_(1) ≤ w), with W_(1) at its quantiles.
     """
+    kept = kept_level(level, negatives, rule=rule)
     quantiles = (np.arange(_CEILING_NODES) + 0.5) / _CEILING_NODES
     smallest = -np.expm1(np.log1p(-quantiles) / negatives)
 
     def refuted(theta: float) -> bool:
         errors = np.minimum(family.curve(theta)(smallest), 1.0)
         with np.errstate(divide="ignore"):
-            return float(np.mean(np.exp(positives * np.log1p(-errors)))) <= level
+            return float(np.mean(np.exp(positives * np.log1p(-errors)))) <= kept
 
     return family.search(refuted)
 
 
+def false_negatives(
+    curve: TradeOff, negatives: int, positives: int, *, simulations: int, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """The false negatives at every position of world 0 when the scores reach ``curve``, one row a copy, some at a time.
+
+    They are given as places in the fine lattice of counts, rounded down.
+    """
+    zero = np.random.default_rng([0x5C0A0, seed, negatives, simulations])
+    one = np.random.default_rng([0x5C0A1, seed, positives, simulations])
+    positions = lattice(negatives)[:-1] + 1
+    counts = lattice(positives, fine=True)[1:]
+    rows = max(1, _CHUNK // (positions.size + counts.size))
+    for start in range(0, simulations, rows):
+        some = min(rows, simulations - start)
+        wrong = curve(_order_statistics(zero, some, negatives, positions, np.arange(positions.size + 1)))
+        later = _order_statistics(one, some, positives, counts, np.arange(counts.size))
+        # One search for all rows: each is moved by its number, so that they follow one another.
+        number = np.arange(some)[:, None]
+        places = np.searchsorted((later + number).ravel(), (wrong + number).ravel(), side="right")
+        yield places.reshape(wrong.shape) - number * counts.size
+
+
+def statistics(family: Family, places: NDArray[np.int64], negatives: int, positives: int) -> Array:
+    """S for each row of false negatives at all positions, given as places in the fine lattice."""
+    table = _evidence_table(family, negatives, positives, family.inner_level)
+    return np.asarray(table[np.arange(table.shape[0]), places].max(axis=1))
+
+
 def simulate(family: Family, curve: TradeOff, negatives: int, positives: int, *, simulations: int, seed: int) -> Array:
     """Simulated copies of S when the scores reach the trade-off curve ``curve``."""
-    table = _evidence_table(family, negatives, positives, family.inner_level)
-    wrong = curve(_world0(negatives, simulations, seed))
-    later = _world1(positives, simulations, seed, tuple(lattice(positives, fine=True)[1:].tolist()))
-    positions = np.arange(table.shape[0])
-    return np.array(
-        [table[positions, np.searchsorted(later[b], wrong[b], side="right")].max() for b in range(simulations)]
-    )
+    parts = false_negatives(curve, negatives, positives, simulations=simulations, seed=seed)
+    return np.concatenate([statistics(family, places, negatives, positives) for places in parts])
 
 
-def invert(family: Family, n0: int, n1: int, simulations: int, seed: int, level: float, s: float) -> float:
-    """Reject while (1 + #{θ_b < θ})/(1 + simulations) ≤ level: up to the θ_b of this rank."""
-    rank = math.floor(level * (simulations + 1) * (1.0 + 1e-12)) - 1
-    return _refuted(family, n0, n1, simulations, seed, rank, s)
+def rank_for(level: float, simulations: int, *, rule: Sup) -> int:
+    """The test rejects when fewer than this many copies reach the observed S: the plain or the careful rank.
+
+    With the copies given, the size is that of the order statistic of rank k: Beta(k, B + 1 − k) over all seeds. The
+    plain rank ⌊level·(B + 1)⌋ has the level as its mean, so about half of all seeds are above it. The copies of the
+    default are fixed by a fixed seed, so it takes the largest k whose size exceeds the level for one seed in a
+    thousand. Whoever sets the number of copies draws a seed too, and gets the plain rank.
+
+    >>> rank_for(0.05, 9999, rule=Sup()), rank_for(0.05, 9999, rule=Sup(simulations=9999))
+    (434, 500)
+    """
+    if rule.simulations is not None:
+        return math.floor(level * (simulations + 1) * (1.0 + 1e-12))
+    # Pr[Beta(k, B + 1 − k) > level] = Pr[Binomial(B, level) < k].
+    rank = int(special.bdtrik(UNLUCKY, simulations, level)) + 1
+    while rank > 0 and special.bdtr(rank - 1, simulations, level) > UNLUCKY:
+        rank -= 1
+    return rank
+
+
+def kept_level(level: float, negatives: int, *, rule: Sup) -> float:
+    """The share of copies that the rank allows: the size of the test on average over seeds, at most ``level``.
+
+    >>> round(kept_level(0.05, 1000, rule=Sup()), 4)
+    0.0434
+    """
+    simulations = simulations_for(level, negatives, rule=rule)
+    return rank_for(level, simulations, rule=rule) / (simulations + 1)
+
+
+def invert(family: Family, negatives: int, positives: int, s: float, *, level: float, rule: Sup) -> float:
+    """Reject while fewer copies than the rank reach S: up to the θ_b of that rank."""
+    simulations = simulations_for(level, negatives, rule=rule)
+    rank = rank_for(level, simulations, rule=rule) - 1
+    return _refuted(family, negatives, positives, simulations, rule.seed, rank, s)

@@ -8,13 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
-from coalmine.bounds._rates import dkw_width, errors_by_position, lattice, upper_limit
+from coalmine.bounds._rates import dkw_width, errors_by_position, lattice
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import Family
 from coalmine.bounds.sup import observed, sup_ceiling, sup_test
 from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Rule, Sup
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Counts, Estimate, LowerBound, OneRunScores, Relation, Scores
+from coalmine.theory.rates import upper_limit
 
 Array = NDArray[np.float64]
 
@@ -95,7 +96,7 @@ def bound_trials(
         epsilon=epsilon,
         delta=family.delta,
         confidence=confidence,
-        method=family.method,
+        method=family.method.name,
         threshold_rule="counts" if rule is None else str(rule),
         trials=trials,
         relation=relation,
@@ -123,7 +124,7 @@ def estimate_trials(evidence: Scores, *, family: Family, confidence: float, rela
     return Estimate(
         epsilon=family.epsilon(theta) if theta > 0.0 else 0.0,
         delta=family.delta,
-        method=f"{family.method}, {Optimistic()} threshold",
+        method=f"{family.method.name}, {Optimistic()} threshold",
         relation=Relation.parse(relation),
         copies=family.copies,
         assumptions=(INDEPENDENT, "the threshold was chosen on the same scores and not paid for", *family.assumptions),
@@ -154,14 +155,8 @@ def check_rule(threshold: object) -> Rule:
 def _by_sup(scores: Scores, family: Family, level: float, rule: Sup) -> tuple[float, Counts, dict[str, float]]:
     """θ of the sup-test and the counts at the threshold that carries it."""
     result = sup_test(family, scores, level=level, rule=rule)
-    counts = Counts(
-        false_positives=int(result.errors.false_positives[result.best]),
-        negatives=scores.world0.size,
-        false_negatives=int(result.errors.false_negatives[result.best]),
-        positives=scores.world1.size,
-    )
     threshold = float(result.errors.thresholds[result.best])
-    return result.theta, counts, {"threshold": threshold, "simulations": result.simulations}
+    return result.theta, result.errors.counts(result.best), {"threshold": threshold, "simulations": result.simulations}
 
 
 def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> Limits:
@@ -256,7 +251,7 @@ def ceiling_of(family: Family, negatives: int, positives: int, *, level: float, 
     if isinstance(family, DpSgdNoise):
         family = family.coarse()
     if isinstance(rule, Sup):
-        theta = sup_ceiling(family, negatives, positives, level=level)
+        theta = sup_ceiling(family, negatives, positives, level=level, rule=rule)
     else:
         share0 = share1 = level / 2.0
         if isinstance(rule, HoldOut):

@@ -1,9 +1,17 @@
-"""The command line: one file a command, no arithmetic. Exit codes: 0 done, 1 a claim is refuted, 2 bad usage."""
+"""The command line: one file a command, no arithmetic.
+
+Exit codes: 0 done, or the claim is consistent with the evidence; 1 the claim is refuted; 2 wrong input; 3 inconclusive;
+4 an error of Coalmine itself. As in a shell, 130 is Ctrl-C and 141 a reader that went away.
+"""
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
+import re
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
@@ -18,12 +26,14 @@ from coalmine.cli import (
     choose,
     counterexample,
     data,
+    one_run,
     plan,
+    probe,
     report,
     runs,
     study,
 )
-from coalmine.cli._output import as_option_names
+from coalmine.cli._output import any_encoding, as_option_names
 from coalmine.errors import CoalmineError
 
 app = typer.Typer(
@@ -33,6 +43,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=(
+        "Exit codes: 0 done, or consistent with the claim; 1 the claim is refuted; 2 wrong input; 3 inconclusive; 4 an "
+        "error of Coalmine itself (set COALMINE_DEBUG=1 to see where)."
+    ),
 )
 
 
@@ -65,42 +79,94 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("choose")(choose.choose)
 app.command("counterexample")(counterexample.counterexample)
 app.command("plan")(plan.plan)
+app.command("probe")(probe.probe)
+app.add_typer(one_run.one_run, name="one-run")
 app.add_typer(data.app)
 
 # Typer may bring its own copy of click, so its exception types are taken from Typer's public names.
 _CommandLineError: Any = typer.BadParameter.__bases__[0].__bases__[0]
 
 
-_STOPPED = 130
+_WRONG_INPUT, _OUR_ERROR, _STOPPED, _NO_READER = 2, 4, 130, 141
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
+"""How torch says that memory is short: with a RuntimeError."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; return its exit code. Bad input ends in one line on stderr and code 2, never a traceback."""
-    command = typer.main.get_command(app)
+    """Run one command; return its exit code. Whatever goes wrong ends in one line on stderr, never in a traceback.
+
+    With the environment variable COALMINE_DEBUG set, the traceback of an error of ours comes first.
+    """
     given = sys.argv[1:] if arguments is None else arguments
-    try:
-        result = command.main(args=given, prog_name="coalmine", standalone_mode=False)
-    except _CommandLineError as error:
-        context = getattr(error, "ctx", None)
-        where = context.command_path if context else "coalmine"
-        _complain(f"{where}: {_wording(error, given)} (see '{where} --help')")
-        return 2
-    except CoalmineError as error:
-        where, options = _called(command, given)
-        _complain(f"{where}: {as_option_names(str(error), options)}")
-        return 2
-    except MemoryError as error:
-        where, _ = _called(command, given)
-        reason = str(error) or "none is left"
-        _complain(f"{where}: not enough memory ({reason}); ask for less at once: fewer rows, copies or workers")
-        return 2
-    except (typer.Abort, KeyboardInterrupt):
-        result = _STOPPED
-    if result == _STOPPED:  # Typer turns Ctrl-C into this number by itself
-        where, options = _called(command, given)
-        stored = "; finished trials are stored: run the same command again to go on" if "workers" in options else ""
-        _complain(f"{where}: stopped by the user{stored}")
-    return result if isinstance(result, int) else 0
+    command = typer.main.get_command(app)
+    with any_encoding():
+        try:
+            result = command.main(args=given, prog_name="coalmine", standalone_mode=False)
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            result = _STOPPED
+        except BaseException as error:  # noqa: BLE001 - an exit code of Python's own would be taken for a verdict
+            result, message = _explain(error, command, given)
+            if result == _OUR_ERROR and os.environ.get("COALMINE_DEBUG"):
+                traceback.print_exc()
+            if message:
+                _complain(message)
+            return result
+        if result == _STOPPED:  # Typer turns Ctrl-C into this number by itself
+            where, options = _called(command, given)
+            stored = "; finished trials are stored: run the same command again to go on" if "workers" in options else ""
+            _complain(f"{where}: stopped by the user{stored}")
+        return result if isinstance(result, int) else 0
+
+
+def _explain(error: BaseException, command: Any, given: list[str]) -> tuple[int, str]:
+    """The exit code and the line for whatever a command raised."""
+    where, options = _called(command, given)
+    match error:
+        case _CommandLineError():
+            context = getattr(error, "ctx", None)
+            where = context.command_path if context else "coalmine"
+            return _WRONG_INPUT, f"{where}: {_wording(error, given)} (see '{where} --help')"
+        case CoalmineError():
+            return _WRONG_INPUT, f"{where}: {as_option_names(str(error), options)}"
+        case typer.Abort():
+            return _STOPPED, f"{where}: stopped by the user"
+        case SystemExit() if _COMPLETION in os.environ:  # Typer answers the shell and stops
+            return (_WRONG_INPUT if error.code else 0), ""
+        case BrokenPipeError() | SystemExit(__context__=BrokenPipeError()):
+            _let_go_of_output()
+            return _NO_READER, ""
+        case SystemExit():
+            return _WRONG_INPUT, (
+                f"{where}: code that was loaded tried to end the program (sys.exit with {error.code!r}); expected "
+                "modules that can be imported and functions that return"
+            )
+        case ModuleNotFoundError() if (extra := _EXTRAS.get(str(error.name).partition(".")[0])) is not None:
+            name = str(error.name).partition(".")[0]
+            return _WRONG_INPUT, f"{where}: this needs {name}: install it with pip install 'coalmine[{extra}]'"
+        case MemoryError() | RuntimeError() if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):
+            reason = str(error).splitlines()[0] if str(error) else "none is left"
+            less = "ask for less at once: fewer rows, trials, copies or workers, or a smaller model"
+            return _WRONG_INPUT, f"{where}: not enough memory ({reason}); {less}"
+        case OSError() if error.filename is not None or error.errno in _FULL:
+            name = "the output" if error.filename is None else repr(str(error.filename))
+            return _WRONG_INPUT, f"{where}: {name} cannot be read or written: {error.strerror}"
+    return _OUR_ERROR, (
+        f"{where}: an error of Coalmine itself, not of your input: {type(error).__name__}: {error} (please report this "
+        "line to the project, with the command, its files, and what it prints with COALMINE_DEBUG=1 set)"
+    )
+
+
+_EXTRAS = {"torch": "train", "sklearn": "train", "pooch": "train", "opacus": "opacus", "altair": "report"}
+"""Packages that not everybody has, and the extra that brings them."""
+_COMPLETION = "_COALMINE_COMPLETE"
+"""The shell sets this variable when it asks for completions."""
+
+
+def _let_go_of_output() -> None:
+    """Nobody reads what is left: send it nowhere, or Python complains about it at the very end."""
+    sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - it lives as long as the process
 
 
 def _called(command: Any, given: list[str]) -> tuple[str, list[str]]:
@@ -131,5 +197,10 @@ _KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid 
 
 
 def _complain(message: str) -> None:
-    """One line on stderr."""
-    typer.echo(" ".join(message.split()), err=True)
+    """One line on stderr; what is very long in it is cut short, and what a terminal would obey is spelled out."""
+    line = re.sub(r"\S{300,}", lambda found: f"{found[0][:120]}...{found[0][-20:]}", " ".join(message.split()))
+    line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
+    typer.echo(line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 3] + "...", err=True)
+
+
+_LONGEST_LINE = 1500

@@ -1,19 +1,65 @@
-"""Reading evidence from files: scores of independent trials, or of one run. Every error names the row."""
+"""What a bound is made from: a method by its name, and evidence from files. Every error names the option or the row."""
 
 from __future__ import annotations
 
 import csv
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coalmine import _validate
+from coalmine.cli._options import underscored
 from coalmine.errors import InvalidInputError
-from coalmine.records import OneRunScores, Scores
+from coalmine.records import DpSgd, OneRunScores, Relation, Sampling, Scores
+
+if TYPE_CHECKING:
+    from coalmine.bounds import Method
 
 Columns = dict[str, NDArray[Any]]
+
+
+def choose_method(name: str, family: str | None) -> Method:
+    """The method that ``--method`` and ``--family`` name together."""
+    from coalmine.bounds import METHODS
+
+    wanted = underscored(name)
+    named = [method for method in METHODS.values() if wanted in (method.name, method.base)]
+    if not named:
+        names = dict.fromkeys((method.base or method.name).replace("_", "-") for method in METHODS.values())
+        raise InvalidInputError(f"method = {name!r} is not allowed: expected one of {', '.join(names)}")
+    if family is None:
+        return next((method for method in named if method.name == wanted), named[0])
+    variants = {method.variant: method for method in named if method.variant}
+    if not variants:
+        raise InvalidInputError(f"family = {family!r} is not allowed with method {name}")
+    return variants[_validate.choice("family", underscored(family), variants)]
+
+
+def known_mechanism(
+    method: Method, *, sample_rate: float | None, steps: int | None, sampling: str, relation: str
+) -> DpSgd | None:
+    """The mechanism that a method assumes, from its parts; its noise is what is looked for."""
+    parts = {"sample_rate": sample_rate, "steps": steps}
+    if not method.needs_mechanism:
+        given = [f"{part} = {value}" for part, value in parts.items() if value is not None]
+        if given:
+            raise InvalidInputError(f"{given[0]} is not allowed with method {method.name}")
+        return None
+    missing = [part for part, value in parts.items() if value is None]
+    if missing:
+        raise InvalidInputError(f"{missing[0]} is missing: expected a value with method = {method.name!r}")
+    assert sample_rate is not None
+    assert steps is not None
+    return DpSgd(
+        sample_rate=sample_rate,
+        noise_multiplier=1.0,
+        steps=steps,
+        sampling=Sampling.parse(underscored(sampling)),
+        relation=Relation.parse(underscored(relation)),
+    )
 
 
 def read_scores(path: Path) -> Scores:
@@ -55,17 +101,19 @@ def read_canaries(path: Path) -> OneRunScores:
 
 def _read(path: Path, wanted: tuple[str, ...]) -> tuple[Columns, int]:
     """The wanted columns, and the number of the first data row as a person would count it."""
-    if not path.is_file():
-        raise InvalidInputError(f"{path}: no such file: expected a CSV, .npz or .parquet file with {','.join(wanted)}")
     kind = path.suffix.lower()
     try:
+        if not path.is_file():
+            names = ",".join(wanted)
+            raise InvalidInputError(f"{path}: no such file: expected a CSV, .npz or .parquet file with {names}")
         if kind == ".npz":
             return _read_npz(path, wanted), 0
         if kind in (".parquet", ".pq"):
             return _read_parquet(path, wanted), 1
         return _read_csv(path, wanted), 2
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path}: cannot be read: {error}") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InvalidInputError(f"{path}: cannot be read: {reason}") from None
 
 
 def _require(path: Path, given: list[str], wanted: tuple[str, ...]) -> None:
@@ -136,8 +184,13 @@ def _read_parquet(path: Path, wanted: tuple[str, ...]) -> Columns:
             f"{path}: Parquet files need the package pyarrow, which is not installed: install it, or use CSV or .npz"
         ) from None
     try:
-        _require(path, list(parquet.read_schema(path).names), wanted)
-        table = parquet.read_table(path, columns=list(wanted))
+        schema = parquet.read_schema(path)
+        _require(path, list(schema.names), wanted)
+        for name in wanted:
+            if arrow.types.is_nested(schema.field(name).type):
+                kind = schema.field(name).type
+                raise InvalidInputError(f"{path}: column {name} has entries of type {kind}: expected plain numbers")
+        table = parquet.read_table(path, columns=list(wanted), use_threads=False)
     except arrow.ArrowException as error:
         raise InvalidInputError(f"{path}: not a Parquet file: {error}") from None
     return {name: np.asarray(table.column(name).to_pylist()) for name in wanted}
@@ -145,19 +198,22 @@ def _read_parquet(path: Path, wanted: tuple[str, ...]) -> Columns:
 
 def _numbers(path: Path, name: str, column: NDArray[Any], first: int) -> NDArray[np.float64]:
     """A column as finite numbers; the error names the row."""
+    if column.dtype.kind not in "biufUSO":
+        raise InvalidInputError(f"{path}: {name} has entries of type {column.dtype}: expected plain numbers")
     try:
         values = np.asarray(column, dtype=np.float64) if column.dtype.kind != "O" else None
     except ValueError:
         values = None
     if values is None:
+        cells = []
         for index, cell in enumerate(column.tolist()):
             try:
-                float(cell)
-            except (TypeError, ValueError):
+                cells.append(float(cell))
+            except (TypeError, ValueError, OverflowError):
                 raise InvalidInputError(
-                    f"{path}: row {index + first}: {name} = {cell!r} is not allowed: expected a number"
+                    f"{path}: row {index + first}: {name} = {_validate.shown(cell)} is not allowed: expected a number"
                 ) from None
-        values = column.astype(np.float64)
+        values = np.array(cells)
     bad = np.flatnonzero(~np.isfinite(values))
     if bad.size:
         value = values[bad[0]]

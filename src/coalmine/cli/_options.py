@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from coalmine.records import Relation, Sampling
+
+DEVICES = ("cpu", "cuda")
 SampleRate = Annotated[
     float, typer.Option("--sample-rate", help="q: probability that a row is in a batch (batch size / rows), 0 to 1.")
 ]
@@ -19,6 +23,20 @@ RelationName = Annotated[
 SamplingName = Annotated[
     str, typer.Option("--sampling", help="Batches: poisson, full, or shuffle (which gets no amplified guarantee).")
 ]
+
+
+def relation_named(name: str) -> Relation:
+    """The neighbouring relation of that name."""
+    from coalmine.records import Relation
+
+    return Relation.parse(underscored(name))
+
+
+def sampling_named(name: str) -> Sampling:
+    """The sampling of that name."""
+    from coalmine.records import Sampling
+
+    return Sampling.parse(underscored(name))
 
 
 def underscored(name: str) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -20,12 +25,78 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 
 def print_json(payload: Mapping[str, Any] | Sequence[Any]) -> None:
     """One JSON document on stdout: valid JSON always (an infinite ε is the string "infinity")."""
-    typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=False, allow_nan=False))
+    every_sign = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
+    typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=not every_sign, allow_nan=False))
 
 
 def console() -> Console:
     """The console for people: stdout, soft-wrapped to the terminal, plain when piped."""
     return Console(highlight=False)
+
+
+_PLAIN_SIGNS = {
+    "λ": "lambda",
+    "Λ": "Lambda",
+    "≥": ">=",
+    "≤": "<=",
+    "≈": "about",
+    "∞": "infinity",
+    "√": "sqrt",
+    "→": "->",
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "…": "...",
+    "·": "*",
+    "×": "x",
+    "⌊": "floor(",
+    "⌋": ")",
+    "′": "'",
+    "’": "'",
+}
+
+
+def _plain_letters(error: UnicodeError) -> tuple[str, int]:
+    """What is written for signs that the output's encoding does not have: epsilon for ε, >= for ≥."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    words = []
+    for sign in error.object[error.start : error.end]:
+        name = unicodedata.name(sign, "")
+        if sign in _PLAIN_SIGNS:
+            words.append(_PLAIN_SIGNS[sign])
+        elif name.startswith("GREEK"):
+            word = name.split(" LETTER ")[-1].split(" ")[0]
+            words.append(word.capitalize() if "CAPITAL" in name else word.lower())
+        else:
+            simple = unicodedata.normalize("NFKD", sign).encode("ascii", "ignore").decode()
+            words.append(simple or sign.encode("ascii", "backslashreplace").decode())
+    return "".join(words), error.end
+
+
+_HANDLER = "coalmine.plain_letters"
+codecs.register_error(_HANDLER, _plain_letters)
+
+
+@contextlib.contextmanager
+def any_encoding() -> Iterator[None]:
+    """Within it, output that the terminal's encoding does not have is written in plain letters, and never an error."""
+    streams = [one for one in (sys.stdout, sys.stderr) if isinstance(one, io.TextIOWrapper)]
+    before = [one.errors for one in streams]
+    for one in streams:
+        one.reconfigure(errors=_HANDLER)
+    try:
+        yield
+    finally:
+        for one, errors in zip(streams, before, strict=True):
+            with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
+                one.reconfigure(errors=errors)
+
+
+def _as_shown(text: str) -> str:
+    """The text as the terminal will show it, so that a table knows how wide it is."""
+    encoding = sys.stdout.encoding or "utf-8"
+    return text.encode(encoding, _HANDLER).decode(encoding)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -36,7 +107,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     """
     screen = console()
     screen.print(Text(title, style="bold"))
-    body = [list(row) for row in rows]
+    body = [[_as_shown(cell) for cell in row] for row in rows]
+    columns = [_as_shown(name) for name in columns]
     texts = [[name, *(row[index] for row in body)] for index, name in enumerate(columns)]
     words = [max(len(word) for text in column for word in [*text.split(), ""]) for column in texts]
     cells = [max([0, *map(len, column[1:])]) for column in texts]

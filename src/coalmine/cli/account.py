@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import NoiseMultiplier, RelationName, SampleRate, SamplingName, Steps, underscored
+from coalmine.cli._options import (
+    NoiseMultiplier,
+    RelationName,
+    SampleRate,
+    SamplingName,
+    Steps,
+    relation_named,
+    sampling_named,
+)
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError, UnsupportedError
 
@@ -41,7 +49,7 @@ def account(
 ) -> None:
     """What theory promises for DP-SGD: ε at a δ (or δ at an ε) by every analysis, and what it means for one person."""
     from coalmine.identifiability import advantage, belief
-    from coalmine.records import DpSgd, Relation, Sampling
+    from coalmine.records import DpSgd
 
     if (delta is None) == (epsilon is None):
         given = "neither was given" if delta is None else "both were given"
@@ -50,8 +58,8 @@ def account(
         sample_rate=sample_rate,
         noise_multiplier=noise_multiplier,
         steps=steps,
-        sampling=Sampling.parse(underscored(sampling)),
-        relation=Relation.parse(underscored(relation)),
+        sampling=sampling_named(sampling),
+        relation=relation_named(relation),
     )
     entries = {name: _entry(analysis, mechanism) for name, analysis in _analyses(delta, epsilon).items()}
     proved = entries["standard"]

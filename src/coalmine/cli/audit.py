@@ -26,6 +26,13 @@ def audit(
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Trials for each adversary, both worlds together.")] = None,
     claim_epsilon: Annotated[float | None, typer.Option(help="Audit this claim instead of the guarantee.")] = None,
+    control: Annotated[
+        bool | None,
+        typer.Option(
+            "--control/--no-control",
+            help="Also attack the training with half its noise, which must be refuted (default: where it is cheap).",
+        ),
+    ] = None,
     train: Annotated[
         str | None, typer.Option(help="Audit your own training: module:function, called as train(dataset, seed).")
     ] = None,
@@ -37,6 +44,10 @@ def audit(
         typer.Option(
             help="With --train: module:name of both data sets, or of a function that gives them (default: worlds)."
         ),
+    ] = None,
+    control_train: Annotated[
+        str | None,
+        typer.Option(help="With --train: module:function of a broken twin (half its noise, say) that must be refuted."),
     ] = None,
     claim_dpsgd: Annotated[
         str | None,
@@ -56,8 +67,8 @@ def audit(
 ) -> int:
     """Play the privacy game against DP-SGD and put theory, evidence and meaning side by side.
 
-    Trials are stored as they are done: stop at any moment and run the same command again to go on. Exit code 0: the
-    evidence is consistent with the claim (or the guarantee); 1: refuted at the stated confidence; 2: bad usage.
+    Trials are stored as they are done: stop at any moment and run the same command again to resume. Exit code 0:
+    consistent with the claim (or the guarantee); 1: refuted; 2: wrong input; 3: inconclusive; 4: an error of ours.
     """
     from coalmine.auditing import config as configs
 
@@ -66,13 +77,18 @@ def audit(
         overrides.append(f"audit.trials={trials}")
     if claim_epsilon is not None:
         overrides.append(f"audit.claim_epsilon={claim_epsilon}")
+    if control is not None:
+        overrides.append(f"audit.control={str(control).lower()}")
     if train is not None or score is not None:
         if config is not None or preset is not None:
             raise InvalidInputError("train is not allowed beside a config file or a preset: expected one of them")
+        if any(one.startswith("audit.control=") for one in overrides):
+            raise InvalidInputError("control is not allowed with train: expected --control-train module:function")
         execution = configs.Execution(device=device, workers=workers)
         return run_own_training(
             (train, score, worlds),
             overrides,
+            control=control_train,
             claim_dpsgd=claim_dpsgd,
             timeout=timeout,
             store=store,
@@ -80,7 +96,8 @@ def audit(
             json=json,
             report=report,
         )
-    for name, value in (("worlds", worlds), ("timeout", timeout), ("claim_dpsgd", claim_dpsgd)):
+    own = {"worlds": worlds, "timeout": timeout, "claim_dpsgd": claim_dpsgd, "control_train": control_train}
+    for name, value in own.items():
         if value is not None:
             raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")
     settings = configs.load(config, preset=preset, overrides=overrides)
@@ -110,6 +127,7 @@ def run_own_training(
     names: tuple[str | None, str | None, str | None],
     overrides: list[str],
     *,
+    control: str | None,
     claim_dpsgd: str | None,
     timeout: float | None,
     store: Path,
@@ -138,6 +156,7 @@ def run_own_training(
             load_function("train", train),
             load_function("score", score),
             worlds=load_worlds(worlds or f"{train.partition(':')[0]}:worlds"),
+            control=None if control is None else load_function("control_train", control),
             claim_epsilon=question.claim_epsilon,
             claim_dpsgd=None if claim_dpsgd is None else parse_dpsgd("claim_dpsgd", claim_dpsgd),
             delta=question.delta,
@@ -160,36 +179,39 @@ def finish(result: AuditResult, *, json: bool, report: Path | None) -> int:
         show(result)
     if report is not None:
         result.to_html(report)
-    return 1 if result.verdict == "refuted" else 0
+        if not json:
+            print_lines([f"Report: {report}"])
+    return result.verdict.outcome.exit_code
 
 
 _CHANGES = {"add_remove": "added or removed", "replace": "replaced"}
 
 
 def show(result: AuditResult) -> None:
-    """The table and the sentences of an audit."""
+    """The verdict, then the table and the sentences of an audit."""
+    from coalmine import bounds
     from coalmine.report import words
 
-    section, mechanism = result.config.audit, result.mechanism
-    own = "train" in mechanism
-    if own:
-        subject = f"Your own training {mechanism['train']}, scored by {mechanism['score']}."
+    section, subject = result.config.audit, result.subject
+    print_lines([words.verdict(result), ""])
+    known = subject.details
+    if subject.own:
+        line = f"Your own training {known['train']}, scored by {known['score']}."
     else:
-        subject = (
-            f"DP-SGD on {result.config.data.name} ({mechanism['rows']} rows, {mechanism['parameters']} parameters): "
-            f"{mechanism['steps']} steps at sampling rate {mechanism['sample_rate']:.4g}, "
-            f"noise multiplier {mechanism['noise_multiplier']:.4g}, clipping norm {mechanism['clip']:g}."
+        line = (
+            f"DP-SGD on {subject.name} ({known['rows']:,} rows, {known['parameters']:,} parameters): "
+            f"{known['steps']:,} steps at sampling rate {known['sampling rate']:.4g}, "
+            f"noise multiplier {known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}."
         )
     if result.accuracy is not None:
-        subject += f" Mean test accuracy {result.accuracy:.1%}."
-    print_lines([subject])
-    row = _CHANGES[result.guarantee.relation]
+        line += f" Mean test accuracy {result.accuracy:.1%}."
+    print_lines([line])
     assumed = result.strongest.assumed
-    assumption = words.assumption(assumed.method) if assumed else "assumed"
+    assumption = bounds.named(assumed.method).short if assumed else "assumed"
     print_table(
-        f"ε at δ = {section.delta:g} for one row {row}, from {words.trials(result)}; "
-        f"the bounds hold together at confidence {section.confidence:.4g}",
-        ["adversary", "sees", "proved", assumption, "heuristic", "claim" if own else "guarantee"],
+        f"ε at δ = {section.delta:g} for one row {_CHANGES[result.strongest.bound.relation]}, from "
+        f"{words.trials(result)}; each column by itself holds at confidence {section.confidence:.4g}",
+        ["adversary", "sees", "proved", assumption, "heuristic", "claim" if subject.own else "guarantee"],
         [
             [
                 one.label,
@@ -197,7 +219,7 @@ def show(result: AuditResult) -> None:
                 f"≥ {words.down(one.bound.epsilon)}",
                 f"≥ {words.down(one.assumed.epsilon)}" if one.assumed else "-",
                 f"≈ {words.near(result.heuristic.epsilon)}" if result.heuristic else "-",
-                f"≤ {words.up(result.guarantee.epsilon)}",
+                f"≤ {words.up(result.promised)}",
             ]
             for one in result.adversaries
         ],
@@ -207,23 +229,23 @@ def show(result: AuditResult) -> None:
 
 def sentences(result: AuditResult) -> list[str]:
     """What it means, in the report's own words."""
-    from coalmine.report import subject, words
+    from coalmine.report import words
 
     lines = ["For one person:", *words.meaning(result), ""]
     for one in result.adversaries:
         if one.beliefs is not None:
             lines += [f"How sure {one.label} became:", *words.certainty(one), ""]
-    if "train" not in result.mechanism:
+    if not result.subject.own:
         lines.append(
-            "The verdict rests on the proved bounds; 'if DP-SGD' also assumes that this is DP-SGD with this sampling "
+            "'Proved' assumes nothing about the algorithm; 'if DP-SGD' assumes that this is DP-SGD with this sampling "
             "rate and number of steps, 'if Gaussian' a Gaussian trade-off curve; the heuristic "
             + (
                 "holds between the two data sets of an attack alone."
-                if subject.is_local(result)
+                if result.subject.local
                 else "is a prediction for one who sees the last model alone."
             )
         )
-    lines += [words.verdict(result), *words.caveats(result)]
-    if "train" in result.mechanism:
+    lines += words.caveats(result)
+    if result.subject.own:
         lines += result.strongest.notes
     return lines

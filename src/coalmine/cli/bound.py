@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import RelationName, SamplingName, underscored
+from coalmine.cli._options import RelationName, SamplingName, relation_named
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from coalmine.bounds import Optimistic
+    from coalmine.bounds import Method, Optimistic
     from coalmine.bounds.thresholds import Rule
-    from coalmine.records import Counts, Estimate, LowerBound
+    from coalmine.records import Counts, DpSgd, Estimate, LowerBound, Scores
 
-_MULTI = ("clopper_pearson", "gdp", "dpsgd", "bayesian", "anytime")
-_ONE_RUN = ("one_run", "one_run_fdp")
 _RULES = "sup, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
 
 
@@ -72,13 +70,13 @@ def bound(
     as_json: Json = False,
 ) -> None:
     """The ε that trials prove: a lower bound that holds at the stated confidence, from counts, scores or one run."""
-    chosen = underscored(method) if method is not None else ("one_run" if one_run else "clopper_pearson")
-    if chosen in _ONE_RUN and not one_run:
-        raise InvalidInputError(f"method = {method!r} is not allowed without --one-run: its evidence is one run")
-    if chosen not in (_ONE_RUN if one_run else _MULTI):
-        names = ", ".join(name.replace("_", "-") for name in (_ONE_RUN if one_run else _MULTI))
-        where = " with --one-run" if one_run else ""
-        raise InvalidInputError(f"method = {method!r} is not allowed{where}: expected one of {names}")
+    from coalmine.bounds import Evidence
+    from coalmine.cli._evidence import choose_method, known_mechanism
+
+    chosen = choose_method(method or ("one-run" if one_run else "clopper-pearson"), family)
+    if (chosen.evidence is Evidence.ONE_RUN) is not one_run:
+        where = "with --one-run: its evidence is not" if one_run else "without --one-run: its evidence is"
+        raise InvalidInputError(f"method = {method!r} is not allowed {where} one run")
     counts = {
         "false_positives": false_positives,
         "negatives": negatives,
@@ -95,27 +93,19 @@ def bound(
             guessed,
             scores,
             numbers=(guess_in, guess_out),
-            common={"delta": delta, "confidence": confidence, "relation": underscored(relation), "seed": seed},
-            family=family,
+            common={"delta": delta, "confidence": confidence, "relation": relation_named(relation), "seed": seed},
         )
     else:
         _refuse({**guessed, "guess_in": guess_in, "guess_out": guess_out}, "without --one-run")
-        if chosen != "dpsgd":
-            _refuse({"sample_rate": sample_rate, "steps": steps, "family": family}, f"with method {chosen}")
+        mechanism = known_mechanism(chosen, sample_rate=sample_rate, steps=steps, sampling=sampling, relation=relation)
         found = _trials(
             chosen,
             counts,
             scores,
             rule=threshold,
             seed=seed,
-            common={"delta": delta, "copies": copies, "relation": underscored(relation)},
-            confidence=confidence,
-            noise={
-                "sample_rate": sample_rate,
-                "steps": steps,
-                "sampling": underscored(sampling),
-                "family": underscored(family or "standard"),
-            },
+            common={"delta": delta, "confidence": confidence, "copies": copies, "relation": relation_named(relation)},
+            mechanism=mechanism,
         )
     if as_json:
         print_json(found.to_dict())
@@ -170,54 +160,47 @@ def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
 
 
 def _trials(
-    method: str,
+    method: Method,
     counts: dict[str, int | None],
     path: Path | None,
     *,
     rule: str | None,
     seed: int,
     common: dict[str, Any],
-    confidence: float,
-    noise: dict[str, Any],
+    mechanism: DpSgd | None,
 ) -> LowerBound | Estimate:
     """Independent trials, counted or scored."""
     from coalmine import bounds
     from coalmine.cli._evidence import read_scores
 
+    evidence: Counts | Scores
+    threshold = None
     if path is None:
         if rule is not None:
             raise InvalidInputError(f"threshold = {rule!r} is not allowed with counts: the counts have one already")
         evidence = _counts(counts)
-        if method == "bayesian":
-            return bounds.bayesian(evidence, credibility=confidence, **common)
-        if method == "anytime":
-            return bounds.anytime(evidence, confidence=confidence, **common)
-        arguments = noise if method == "dpsgd" else {}
-        counted: LowerBound = bounds.lower_bound(evidence, method=method, confidence=confidence, **common, **arguments)
-        return counted
-    _refuse(counts, "with --scores: the scores are counted here")
-    if method in ("bayesian", "anytime"):
-        raise InvalidInputError(f"method = {method!r} is not allowed with --scores: expected counts of a fixed test")
-    arguments = noise if method == "dpsgd" else {}
+        if method.from_counts is not None:
+            return method.from_counts(evidence, *common.values())
+    else:
+        _refuse(counts, "with --scores: the scores are counted here")
+        if method.from_counts is not None:
+            raise InvalidInputError(
+                f"method = {method.name!r} is not allowed with --scores: expected counts of a fixed test"
+            )
+        evidence, threshold = read_scores(path), parse_rule(rule or "sup", seed=seed)
     found: LowerBound | Estimate = bounds.lower_bound(
-        read_scores(path),
-        method=method,
-        threshold=parse_rule(rule or "sup", seed=seed),
-        confidence=confidence,
-        **common,
-        **arguments,
+        evidence, method=method.name, threshold=threshold, mechanism=mechanism, **common
     )
     return found
 
 
 def _one_run(
-    method: str,
+    method: Method,
     guessed: dict[str, int | None],
     path: Path | None,
     *,
     numbers: tuple[int | None, int | None],
     common: dict[str, Any],
-    family: str | None,
 ) -> LowerBound:
     """One run, counted or scored."""
     from coalmine import bounds
@@ -237,11 +220,8 @@ def _one_run(
         evidence = read_canaries(path)
         if numbers != (None, None):
             pairs = [(numbers[0] or 0, numbers[1] or 0)]
-    if method == "one_run_fdp":
-        chosen = underscored(family or "gdp")
-        return bounds.one_run_fdp(evidence, guess_numbers=pairs, family=chosen, **common)
-    _refuse({"family": family}, "with method one-run")
-    return bounds.one_run(evidence, guess_numbers=pairs, **common)
+    assert method.from_run is not None
+    return method.from_run(evidence, guess_numbers=pairs, **common)
 
 
 def _show(found: LowerBound | Estimate) -> None:
@@ -267,9 +247,12 @@ def _show(found: LowerBound | Estimate) -> None:
 
 
 def _show_bound(found: LowerBound) -> None:
-    """The bound, its ceiling and what they mean."""
+    """The bound, its ceiling and what they mean: what is proved is rounded down, what limits it is rounded up."""
+    from coalmine.report.words import down, up
+
+    proved = down(found.epsilon, 4)
     rows = [
-        ("epsilon is at least", number(found.epsilon)),
+        ("epsilon is at least", proved),
         ("at delta", f"{found.delta:g}"),
         ("confidence", f"{100 * found.confidence:g} %"),
         ("method", found.method.replace("_", "-")),
@@ -283,16 +266,16 @@ def _show_bound(found: LowerBound) -> None:
     if "correct" in found.details:
         details = found.details
         rows.append(("right guesses", f"{details['correct']} of {details['guesses']}, {details['canaries']} canaries"))
-    for name, words in (("mu", "mu at least"), ("noise_multiplier", "noise multiplier at most")):
+    for name, words, rounded in (("mu", "mu at least", down), ("noise_multiplier", "noise multiplier at most", up)):
         if name in found.details:
-            rows.append((words, number(found.details[name])))
+            rows.append((words, rounded(found.details[name], 4)))
     if found.ceiling is not None:
-        rows.append(("ceiling", number(found.ceiling)))
+        rows.append(("ceiling", up(found.ceiling, 4)))
     print_table("Lower bound", ("what", "value"), rows)
     level = 1.0 - found.confidence
     lines = [
         (
-            f"Any claim of an epsilon below {number(found.epsilon)} at delta = {found.delta:g} is refuted. If all that "
+            f"Any claim of an epsilon below {proved} at delta = {found.delta:g} is refuted. If all that "
             f"is assumed holds, a bound like this is too high in at most {100 * level:.3g} % of audits."
             if found.epsilon > 0.0
             else "Nothing is refuted: these trials are consistent with no leakage at all. That is not a proof of "
@@ -301,7 +284,7 @@ def _show_bound(found: LowerBound) -> None:
     ]
     if found.ceiling is not None:
         lines.append(
-            f"With this many trials even an attack without error proves no more than {number(found.ceiling)} (the "
+            f"With this many trials even an attack without error proves no more than {up(found.ceiling, 4)} (the "
             "ceiling): a claim above it cannot be refuted here, whatever the truth is."
         )
     print_lines([*lines, *_assumptions(found.assumptions)])

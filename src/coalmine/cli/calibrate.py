@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from coalmine.cli._options import RelationName, SampleRate, SamplingName, Steps, underscored
+from coalmine.cli._options import (
+    RelationName,
+    SampleRate,
+    SamplingName,
+    Steps,
+    relation_named,
+    sampling_named,
+    underscored,
+)
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 
 
@@ -28,7 +36,7 @@ def calibrate(
 ) -> None:
     """The smallest noise multiplier σ for which an analysis gives at most the wanted ε at δ."""
     from coalmine.accounting import calibrate as calibration
-    from coalmine.records import Guarantee, Relation, Sampling
+    from coalmine.records import Guarantee
 
     found = calibration.noise_multiplier(
         sample_rate=sample_rate,
@@ -36,8 +44,8 @@ def calibrate(
         epsilon=epsilon,
         delta=delta,
         analysis=underscored(analysis),
-        sampling=Sampling.parse(underscored(sampling)),
-        relation=Relation.parse(underscored(relation)),
+        sampling=sampling_named(sampling),
+        relation=relation_named(relation),
     )
     statement = found.statement.to_dict()
     if as_json:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine import _validate
+from coalmine.cli._options import DEVICES
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
@@ -56,6 +58,8 @@ def choose(
     """
     from coalmine.identifiability import choose as choosing
 
+    trainings = _validate.integer("trainings", trainings, at_least=2)
+    _validate.choice("device", device, DEVICES)
     if (belief is None) == (advantage is None):
         given = "neither was given" if belief is None else "both were given"
         raise InvalidInputError(f"give exactly one of --belief and --advantage: {given}")

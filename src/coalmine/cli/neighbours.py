@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from coalmine.cli._options import relation_named
 from coalmine.cli._output import Json, print_json, print_lines, print_table
 
 
@@ -28,7 +29,7 @@ def neighbours(
     from coalmine.identifiability import sensitivity
     from coalmine.records import Relation
 
-    kind = Relation.parse(relation)
+    kind = relation_named(relation)
     count = _validate.integer("count", count, at_least=1)
     loaded = data.load(name, data_dir=data_dir)
     if rows is not None:

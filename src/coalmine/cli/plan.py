@@ -8,6 +8,7 @@ import typer
 
 from coalmine.cli._options import RelationName, SamplingName, underscored
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from coalmine.bounds import Plan
@@ -33,59 +34,119 @@ def plan(
     copies: Annotated[int, typer.Option("--copies", help="k: in how many rows the worlds differ.")] = 1,
     sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q, for the method dpsgd.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="T, for the method dpsgd.")] = None,
-    family: Annotated[str, typer.Option("--family", help="dpsgd: standard or last-iterate.")] = "standard",
+    family: Annotated[str | None, typer.Option("--family", help="dpsgd: standard (default) or last-iterate.")] = None,
     sampling: SamplingName = "poisson",
     relation: RelationName = "add_remove",
+    one_run: Annotated[
+        bool, typer.Option("--one-run", help="One training: what m canaries prove and refute; see --canaries.")
+    ] = False,
+    canaries: Annotated[list[int] | None, typer.Option("--canaries", help="With --one-run: m; repeatable.")] = None,
     as_json: Json = False,
 ) -> None:
-    """How many trials are needed to refute a claim of ε, so that nobody runs an audit that cannot answer."""
+    """How many trials are needed to refute a claim of ε, so that nobody runs an audit that cannot answer.
+
+    With --one-run: what m canaries in one training are expected to prove, and what they refute. The claim is ε at δ, or
+    with --sample-rate and --steps the DP-SGD whose noise just keeps it.
+    """
+    if one_run:
+        _plan_one_run(
+            epsilon,
+            delta,
+            confidence=confidence,
+            attack_epsilon=attack_epsilon,
+            canaries=canaries,
+            sample_rate=sample_rate,
+            steps=steps,
+            sampling=sampling,
+            as_json=as_json,
+        )
+        return
+    if canaries:
+        raise InvalidInputError("canaries is not allowed without one_run: expected --one-run too")
     from coalmine import _validate, bounds
-    from coalmine.bounds.methods import METHODS
-    from coalmine.bounds.plan import PLANNABLE
+    from coalmine.cli._evidence import choose_method, known_mechanism
 
     epsilon = _validate.non_negative("epsilon", epsilon)
+    parts: dict[str, Any] = {"sample_rate": sample_rate, "steps": steps, "sampling": sampling, "relation": relation}
     if method is not None:
-        methods = [underscored(method)]
+        methods = [choose_method(method, family)]
     else:
-        methods = ["clopper_pearson"]
-        if delta > 0.0:
-            methods.append("gdp")
-        if sample_rate is not None or steps is not None:
-            methods.append("dpsgd")
+        known = sample_rate is not None or steps is not None
+        names = ["clopper-pearson", *(["gdp"] if delta > 0.0 else []), *(["dpsgd"] if known else [])]
         if copies == 1:
-            methods += ["one_run", "one_run_fdp"] if delta > 0.0 else ["one_run"]
+            names += ["one-run", "one-run-fdp"] if delta > 0.0 else ["one-run"]
+        methods = [choose_method(name, family if name == "dpsgd" else None) for name in names]
     plans: list[Plan] = []
-    for name in methods:
-        common: dict[str, Any] = {
-            "delta": delta,
-            "confidence": confidence,
-            "method": name,
-            "attack_epsilon": attack_epsilon,
-            "power": power,
-            "copies": copies,
-        }
-        if name == "dpsgd" or (method is not None and name in PLANNABLE):
-            common |= {
-                "sample_rate": sample_rate,
-                "steps": steps,
-                "family": underscored(family),
-                "sampling": underscored(sampling),
-                "relation": underscored(relation),
-            }
-        rules = (None, bounds.Sup()) if name in METHODS else (None,)
-        plans += [bounds.plan(epsilon, threshold=rule, **common) for rule in rules]
+    for each in methods:
+        ignored = method is None and not each.needs_mechanism  # all that apply: the parts are for the others
+        plans += [
+            bounds.plan(
+                epsilon,
+                delta=delta,
+                confidence=confidence,
+                method=each.name,
+                threshold=rule,
+                attack_epsilon=attack_epsilon,
+                power=power,
+                copies=copies,
+                mechanism=None if ignored else known_mechanism(each, **parts),
+            )
+            for rule in ((None, bounds.Sup()) if each.evidence is bounds.Evidence.TRIALS else (None,))
+        ]
     if as_json:
         print_json({"claim": epsilon, "plans": [each.to_dict() for each in plans]})
     else:
         _show(plans)
 
 
+def _plan_one_run(
+    epsilon: float,
+    delta: float,
+    *,
+    confidence: float,
+    attack_epsilon: float | None,
+    canaries: list[int] | None,
+    sample_rate: float | None,
+    steps: int | None,
+    sampling: str,
+    as_json: bool,
+) -> None:
+    """The plan of one run: the claim is ε, or the DP-SGD whose noise just keeps it."""
+    from coalmine.cli.one_run import claim_of, show_plan
+
+    sigma = None
+    if underscored(sampling) == "full" and sample_rate is None and steps is not None:
+        sample_rate = 1.0
+    if sample_rate is not None and steps is not None:
+        from coalmine.accounting import calibrate
+        from coalmine.records import Sampling
+
+        sigma = calibrate.noise_multiplier(
+            sample_rate=sample_rate,
+            steps=steps,
+            epsilon=epsilon,
+            delta=delta,
+            sampling=Sampling.parse(underscored(sampling)),
+        ).noise_multiplier
+    claim = claim_of(
+        epsilon=epsilon if sigma is None else None,
+        delta=delta,
+        noise_multiplier=sigma,
+        sample_rate=sample_rate,
+        steps=steps,
+        sampling=sampling,
+    )
+    show_plan(claim, confidence=confidence, attack_epsilon=attack_epsilon, canaries=canaries, as_json=as_json)
+
+
 def _show(plans: list[Plan]) -> None:
     """A table and what it means."""
+    from coalmine.bounds import Evidence, named
+
     first = plans[0]
     rows = []
     for each in plans:
-        unit = "canaries" if each.method.startswith("one_run") else "a world"
+        unit = "canaries" if named(each.method).evidence is Evidence.ONE_RUN else "a world"
         needed = f"{each.trials} {unit}" if each.trials is not None else f"more than {each.most} {unit}"
         top = number(each.ceiling, 2) if each.ceiling is not None else "–"
         rows.append((each.method.replace("_", "-"), each.threshold_rule, needed, top))

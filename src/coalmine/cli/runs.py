@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,19 +19,35 @@ RunName = Annotated[str, typer.Argument(help="The first characters of the run's 
 
 
 def _summary(run: Any) -> dict[str, Any]:
-    identity = dict(run.description).get("identity", {})
+    identity, attack = _part(run.description, "identity"), _part(run.description, "attack")
+    adversary = {"name": attack.get("name"), **_part(attack, "options")} if attack else _part(identity, "adversary")
     return {
         "run": run.fingerprint,
-        "adversary": identity.get("adversary", {}),
-        "data": identity.get("data", {}).get("name"),
+        "adversary": adversary,
+        "control": attack.get("control", 1.0) != 1.0,
+        "data": _part(identity, "data").get("name"),
         "trials": run.trials,
-        "wanted": max(run.trials, dict(run.description).get("trials", 0)),
+        "wanted": run.wanted,
         "failed_trials": run.failed_trials,
         "failed_blocks": run.failed_blocks,
         "seconds": run.elapsed,
         "devices": list(run.devices),
-        "created": datetime.datetime.fromtimestamp(run.created, datetime.UTC).isoformat(timespec="seconds"),
+        "created": _when(run.created),
     }
+
+
+def _part(description: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A table of the description; what another program wrote there may be anything."""
+    found = description.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _when(seconds: float) -> str:
+    """A moment in words."""
+    try:
+        return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return "at an unknown time"
 
 
 @runs.command("list")
@@ -68,7 +85,8 @@ def _who(summary: dict[str, Any]) -> str:
     options = dict(summary["adversary"])
     name = options.pop("name", "?")
     words = ", ".join(f"{key}={value}" for key, value in options.items())
-    return f"{name} ({words})" if words else str(name)
+    label = f"{name} ({words})" if words else str(name)
+    return f"control: {label}" if summary["control"] else label
 
 
 @runs.command()
@@ -81,8 +99,8 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
         failures = opened.failures(found.fingerprint)
     payload = {
         **_summary(found),
-        "identity": dict(found.description).get("identity"),
-        "versions": dict(found.description).get("versions"),
+        "identity": _part(found.description, "identity"),
+        "versions": _part(found.description, "versions"),
         "failures": [{"block": one.block, "trial": one.trial, "reason": one.reason} for one in failures],
     }
     if json:
@@ -94,9 +112,9 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
         ("failed blocks", str(payload["failed_blocks"])),
         ("training time", f"{payload['seconds']:.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
         ("first stored", f"{payload['created']}"),
-        ("versions", _pairs(payload["versions"] or {})),
+        ("versions", _pairs(payload["versions"])),
     ]
-    for key, value in (payload["identity"] or {}).items():
+    for key, value in payload["identity"].items():
         if key != "adversary":
             facts.append((key, _pairs(value) if isinstance(value, dict) else str(value)))
     print_facts(f"Run {found.fingerprint}", facts)
@@ -118,22 +136,29 @@ def resume(
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
     json: Json = False,
 ) -> int:
-    """Go on with the audit that this run belongs to, from where it stopped."""
+    """Resume the audit that this run belongs to."""
     from coalmine.auditing import config as configs
+    from coalmine.auditing.stored import record_of
     from coalmine.cli.audit import run_audit
     from coalmine.store import Store
 
     with Store.open(store, create=False) as opened:
-        description = dict(opened.run(run).description)
-    own = description.get("config", {}).get("train")
-    if own is not None:
+        record = record_of(opened, run)
+    if not isinstance(record.config, configs.AuditConfig):
         raise UnsupportedError(
-            f"run {run!r} is of a training of your own ({own}): run the same coalmine audit --train command or the "
-            "same Python again; it goes on from what is stored"
+            f"run {run!r} is of a training of your own ({record.subject.name}): run the same coalmine audit --train "
+            "command or the same Python again; it goes on from what is stored"
         )
-    settings = configs.parse(description.get("config", {}))
+    if record.subject.given:
+        raise UnsupportedError(
+            f"run {run!r} was audited from Python with {', '.join(record.subject.given)} of its own: call "
+            "coalmine.audit with the same again; it goes on from what is stored"
+        )
     return run_audit(
-        settings, store=store, execution=configs.Execution(device=device, workers=workers, data_dir=data_dir), json=json
+        record.config,
+        store=store,
+        execution=configs.Execution(device=device, workers=workers, data_dir=data_dir),
+        json=json,
     )
 
 

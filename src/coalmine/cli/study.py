@@ -74,7 +74,7 @@ def run(
     """Train what is missing, then print our value beside the published one. Exit code 1 if a bound is INVALID."""
     from coalmine.auditing.config import Execution
     from coalmine.cli._watch import Watch
-    from coalmine.game.engines.local import Workers
+    from coalmine.game.engines import LocalEngine
     from coalmine.store import Store
     from coalmine.studies import Bench, find, run_cell, train_cell
     from coalmine.studies.measures import find as find_measure
@@ -95,9 +95,9 @@ def run(
     with (
         Store.open(store) as opened,
         Watch(delta=delta, confidence=confidence, shown=shown) as watch,
-        Workers(how.worker_count) as processes,
+        LocalEngine(how.worker_count) as engine,
     ):
-        bench = Bench(store=opened, how=how, watcher=watch, workers=processes)
+        bench = Bench(store=opened, how=how, watcher=watch, engine=engine)
         for one in cells:
             if train_only:
                 train_cell(found, cell=one, scale=size, bench=bench)

@@ -5,7 +5,7 @@
 ((1442, 64), 10)
 """
 
-from coalmine.data.records import DataSet, standardize, subset
+from coalmine.data.loaded import LoadedData, standardize, subset
 from coalmine.data.registry import Status, fetch, load, names, status, verify
 
-__all__ = ["DataSet", "Status", "fetch", "load", "names", "standardize", "status", "subset", "verify"]
+__all__ = ["LoadedData", "Status", "fetch", "load", "names", "standardize", "status", "subset", "verify"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 
 def npz(content: bytes) -> dict[str, NDArray[np.generic]]:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.data.entry import Entry, File, Read, Source
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 _NUMBERS = (0, 2, 4, 10, 11, 12)
 _WORDS = (1, 3, 5, 6, 7, 8, 9, 13)

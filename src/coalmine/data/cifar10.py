@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coalmine.data import _formats
 from coalmine.data.entry import Entry, File, Read, Source
 from coalmine.data.files import needed
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 _SHEETS = {
     "cifar10_train_1.webp": "c865176d1ba041707262d71906b5b2503109b855e34946bcaab6a49820010d6a",

@@ -6,7 +6,7 @@ import numpy as np
 
 from coalmine.data.entry import Entry
 from coalmine.data.files import needed
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 
 def _generate() -> Arrays:

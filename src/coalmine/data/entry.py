@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 Read = Callable[[str], bytes]
 """Gives the content of one of a source's files, checked."""

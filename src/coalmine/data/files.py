@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coalmine.data.entry import Entry, File, Read, Source
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 from coalmine.errors import DataError
 
 ENVIRONMENT_VARIABLE = "COALMINE_DATA"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coalmine.data import _formats
 from coalmine.data.entry import Entry, File, Read, Source
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 FEATURES = 446
 

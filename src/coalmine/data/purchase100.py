@@ -9,7 +9,7 @@ import dataclasses
 
 from coalmine.data import _formats
 from coalmine.data.entry import Entry, File, Read, Source
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 FEATURES = 600
 _FILE = File(

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import os
 from pathlib import Path
 from typing import Any
 
-from coalmine.data import (
-    adult,
-    cifar10,
-    digits,
-    fashion_mnist,
-    files,
-    location30,
-    mnist,
-    purchase100,
-    purchase_like,
-    synthetic,
-)
+from coalmine import _validate
+from coalmine.data import adult, cifar10, digits, files, location30, mnist, purchase100, purchase_like, synthetic
 from coalmine.data.entry import Entry
-from coalmine.data.records import Arrays, DataSet
+from coalmine.data.loaded import Arrays, LoadedData
 from coalmine.errors import DataError, InvalidInputError
 
 _ENTRIES: dict[str, Entry] = {
-    module.ENTRY.name: module.ENTRY
-    for module in (digits, fashion_mnist, mnist, cifar10, adult, location30, purchase100, purchase_like, synthetic)
+    entry.name: entry
+    for entry in (
+        *(digits.ENTRY, mnist.FASHION_MNIST, mnist.MNIST, cifar10.ENTRY, adult.ENTRY, location30.ENTRY),
+        *(purchase100.ENTRY, purchase_like.ENTRY, synthetic.ENTRY),
+    )
 }
 
 
@@ -44,10 +36,9 @@ def _entry(name: object) -> Entry:
     """The entry of that name; the error suggests the nearest one."""
     if isinstance(name, str) and name in _ENTRIES:
         return _ENTRIES[name]
-    near = difflib.get_close_matches(str(name).lower().replace("_", "-"), _ENTRIES, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
     raise InvalidInputError(
-        f"data set {name!r} is not known: {hint}{'The' if hint else 'the'} names are {', '.join(_ENTRIES)}"
+        f"data set {_validate.shown(name)} is not known: {_validate.nearest(str(name), _ENTRIES)} "
+        "(see coalmine data list)"
     )
 
 
@@ -59,7 +50,7 @@ def load(
     download: bool = True,
     progress: files.Progress | None = None,
     **options: Any,
-) -> DataSet:
+) -> LoadedData:
     """The data set of that name.
 
     Files are looked for in ``data_dir``, else in the folder that COALMINE_DATA names, then in the cache folder; their
@@ -92,17 +83,14 @@ def _check_options(entry: Entry, options: dict[str, Any]) -> None:
     known = [] if entry.generate is None else list(inspect.signature(entry.generate).parameters)
     for option in options:
         if option not in known:
-            near = difflib.get_close_matches(option, known, n=1)
             raise InvalidInputError(
-                f"{option} is not an option of data set {entry.name}: "
-                + (f"did you mean {near[0]}? " if near else "")
-                + (f"it takes {', '.join(known)}" if known else "it takes none")
+                f"{option} is not an option of data set {entry.name}: {_validate.nearest(option, known)}"
             )
 
 
-def _data_set(entry: Entry, arrays: Arrays) -> DataSet:
+def _data_set(entry: Entry, arrays: Arrays) -> LoadedData:
     """The arrays with what the registry knows about them."""
-    return DataSet(
+    return LoadedData(
         name=entry.name,
         **arrays._asdict(),
         # A made data set may have been asked for another number of classes.
@@ -181,7 +169,7 @@ def fetch(
     return place.folder / place.source.folder
 
 
-def verify(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> DataSet:
+def verify(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> LoadedData:
     """Load the data set from disk, test every checksum, the shape, and the hash of the content; nothing is fetched."""
     entry = _entry(name)
     data = load(name, data_dir=data_dir, check=True, download=False)

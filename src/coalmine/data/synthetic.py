@@ -6,7 +6,7 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.data.entry import Entry
-from coalmine.data.records import Arrays
+from coalmine.data.loaded import Arrays
 
 
 def _generate(

@@ -1,15 +1,20 @@
-"""The game: which trials there are, how a block of them is played, and who runs the blocks."""
+"""The game: which trials there are, how a block of them is played, and who runs the blocks; without torch."""
 
-from coalmine.game.plan import BLOCK_SIZE, blocks_for, trials_of, worlds_of
-from coalmine.game.play import ACCURACY, BuiltInTask, GameStoppedError, Task
+from coalmine.game.blocks import ACCURACY, BLOCK_SIZE, blocks_for, trials_of, worlds_of
+from coalmine.game.play import BlocksFailedError, play
+from coalmine.game.task import Engine, GameStoppedError, Task, Watcher, WorkersDiedError
 
 __all__ = [
     "ACCURACY",
     "BLOCK_SIZE",
-    "BuiltInTask",
+    "BlocksFailedError",
+    "Engine",
     "GameStoppedError",
     "Task",
+    "Watcher",
+    "WorkersDiedError",
     "blocks_for",
+    "play",
     "trials_of",
     "worlds_of",
 ]

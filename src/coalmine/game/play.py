@@ -1,190 +1,127 @@
-"""One block of the game: train its trials, each in its world, and let the distinguisher score them."""
+"""Blocks from a task through an engine into the store: leases, retries, and what another process does meanwhile."""
 
 from __future__ import annotations
 
-import dataclasses
+import concurrent.futures
 import time
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coalmine.adversaries import Shortcut
-from coalmine.errors import CoalmineError
-from coalmine.game.plan import BLOCK_SIZE, trials_of, worlds_of
-from coalmine.roles import Distinguisher, Iterate
-from coalmine.store import BlockResult
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, compiled, train
+from coalmine.errors import CoalmineError, InvalidInputError, UnsupportedError
+from coalmine.game.blocks import trials_of
+from coalmine.game.task import Engine, GameStoppedError, Task
+from coalmine.store import BlockResult, Store
 
-ACCURACY = "accuracy"
-"""The column in which each trial keeps its model's share of right answers on test rows."""
-_MANY_BLOCKS = 4096
-_ROWS_AT_ONCE = 64  # of a whole stack of models, which on a GPU is thousands
-_TEST_ROWS = 512
-"""Test rows asked: the mean over many trials is exact enough, and the cost stays far below that of a training."""
+OnBlock = Callable[[BlockResult], None]
 
-
-class GameStoppedError(CoalmineError):
-    """A task found that going on is of no use; the message says why. What is stored stays."""
+_AIM_SECONDS = 2.0
+"""Blocks are handed out in groups that take about this long: less is overhead, more is lost in a crash."""
+_MOST_TOGETHER = {"cpu": 64, "cuda": 512}
+_POLL_SECONDS = 0.5
+TROUBLE = (CoalmineError, ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, OSError)
+"""What a training may raise: it fails its blocks and nothing else. Anything beyond is a bug and stops the audit."""
 
 
-class Task(Protocol):
-    """Everything that a block needs to be played, and nothing that depends on which block it is.
+class BlocksFailedError(CoalmineError):
+    """Some blocks could not be trained; everything else is stored, and the next run tries them again."""
 
-    An engine may send a task to another process, so it must survive that trip.
+
+def play(task: Task, *, blocks: Sequence[int], store: Store, engine: Engine, on_block: OnBlock) -> None:
+    """Play the blocks that are not stored yet, and store each as it is done.
+
+    Several processes may run the same audit on one store: a block that another one holds is waited for, not played
+    twice. After an error the blocks that are under way are still waited for and stored.
     """
-
-    @property
-    def fingerprint(self) -> str:
-        """The run that the blocks belong to."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """Where it trains: cpu, or a kind of accelerator."""
-        ...
-
-    @property
-    def most_together(self) -> int | None:
-        """How many blocks may be played in one call, where that is not for the engine to say."""
-        ...
-
-    @property
-    def separate(self) -> bool:
-        """Whether it must be played in a process of its own, even where one worker is enough."""
-        ...
-
-    def play(self, blocks: Sequence[int]) -> list[BlockResult]:
-        """Play several blocks; what each block gives does not depend on the others."""
-        ...
-
-    def post_mortem(self) -> str | None:
-        """Why a process that played it has ended, where the task can tell."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class BuiltInTask:
-    """A task for Coalmine's own trainer: all the trials of some blocks are trained in one stack."""
-
-    fingerprint: str
-    network: Network
-    neighbours: Neighbours
-    training: TrainingConfig
-    distinguisher: Distinguisher
-    test: Dataset | None = None
-    shortcut: Shortcut | None = None
-    device: str = "cpu"
-    separate: bool = False
-
-    @property
-    def most_together(self) -> int | None:
-        """Many where nothing is trained; the engine's own measure otherwise."""
-        return None if self.shortcut is None else _MANY_BLOCKS
-
-    def play(self, blocks: Sequence[int]) -> list[BlockResult]:
-        """Play several blocks in one stack; what each block gives does not depend on the others.
-
-        The distinguisher sees what its view allows and nothing else: the trainer sees to that. A trial keeps the
-        distinguisher's columns beside its score, and with ``test`` rows its model's accuracy. With a ``shortcut``
-        nothing is trained.
-        """
-        trials = np.concatenate([trials_of(block) for block in blocks])
-        worlds = worlds_of(trials)
-        began = time.perf_counter()
-        if self.shortcut is not None:
-            scores = self.shortcut.scores(trials, worlds=worlds, fingerprint=self.fingerprint, device=self.device)
-            kind = compiled.precision("float64", device=self.device)  # a shortcut may use the trainer's kernels
-            elapsed = (time.perf_counter() - began) / len(blocks)
-            return self._results(trials, worlds, scores=scores, elapsed=elapsed, precision=kind)
-        result = train(
-            self.network,
-            neighbours=self.neighbours,
-            config=self.training,
-            fingerprint=self.fingerprint,
-            trials=trials,
-            worlds=worlds,
-            observer=self.distinguisher if self.test is None else _Examined(self.distinguisher, self.test),
-            device=self.device,
-        )
-        elapsed = (time.perf_counter() - began) / len(blocks)
-        assert result.scores is not None
-        names = (*getattr(self.distinguisher, "columns", ()), *(() if self.test is None else (ACCURACY,)))
-        table = result.scores.reshape(trials.size, -1)
-        scores, columns = table[:, 0], dict(zip(names, table.T[1:], strict=True))
-        return self._results(
-            trials,
-            worlds,
-            scores=scores,
-            elapsed=elapsed,
-            precision=result.precision,
-            columns=columns,
-            failures=result.failures,
+    name = task.fingerprint
+    failed: dict[int, str] = {}
+    stopped: GameStoppedError | None = None
+    waiting = list(blocks)
+    with store.keeping(name):
+        flying: dict[Future[list[BlockResult]], tuple[int, ...]] = {}
+        group = _Group(task.device.partition(":")[0], most=task.most_together)
+        alone: list[int] = []  # blocks of a group that failed: one of them may be to blame for all
+        while waiting or flying or alone:
+            while alone and len(flying) < engine.width(task):
+                block = alone.pop(0)
+                flying[engine.submit(task, (block,))] = (block,)
+            while waiting and len(flying) < engine.width(task):
+                taken = store.claim(name, waiting, limit=group.size)
+                if not taken:
+                    break
+                gone = set(taken)
+                waiting = [block for block in waiting if block not in gone]
+                flying[engine.submit(task, taken)] = taken
+            if not flying:
+                waiting = _others(store, name, waiting, on_block)
+                continue
+            done, _ = concurrent.futures.wait(flying, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in done:
+                taken = flying.pop(future)
+                try:
+                    results = future.result()
+                except GameStoppedError as error:
+                    stopped = stopped or error
+                    waiting, alone = [], []
+                    for block in taken:
+                        store.fail(name, block, str(stopped))
+                    continue
+                except (InvalidInputError, UnsupportedError):
+                    raise  # what is asked for is wrong, and would be for every block
+                except TROUBLE as error:
+                    if len(taken) > 1:
+                        alone += taken
+                        continue
+                    failed[taken[0]] = f"{type(error).__name__}: {error}"
+                    store.fail(name, taken[0], failed[taken[0]])
+                    continue
+                group.learn(results)
+                store.put_many(name, dict(zip(taken, results, strict=True)))
+                for result in results:
+                    on_block(result)
+    if stopped is not None:
+        raise stopped
+    if failed:
+        block, reason = next(iter(failed.items()))
+        raise BlocksFailedError(
+            f"{len(failed)} of {len(blocks)} blocks could not be trained (block {block}: {reason}); "
+            "all others are stored, and running the same audit again retries these"
         )
 
-    def _results(
-        self,
-        trials: NDArray[np.int64],
-        worlds: NDArray[np.int8],
-        *,
-        scores: NDArray[np.float64],
-        elapsed: float,
-        precision: str,
-        columns: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
-        failures: Mapping[int, str] = MappingProxyType({}),
-    ) -> list[BlockResult]:
-        """The trials cut into their blocks; ``elapsed`` is seconds a block."""
-        parts = np.split(np.arange(trials.size), range(BLOCK_SIZE, trials.size, BLOCK_SIZE))
-        return [
-            BlockResult(
-                trial=trials[part],
-                world=worlds[part],
-                score=scores[part],
-                elapsed=elapsed,
-                device=f"{self.device.partition(':')[0]} {precision}",
-                columns={name: values[part] for name, values in columns.items()},
-                failures={int(t): failures[int(t)] for t in trials[part] if int(t) in failures} if failures else {},
-            )
-            for part in parts
-        ]
 
-    def post_mortem(self) -> str | None:
-        """Nothing is known."""
-        return None
+def _others(store: Store, name: str, waiting: list[int], on_block: OnBlock) -> list[int]:
+    """Another process holds all that is left: wait for it, tell of what it has done, and take over what it drops."""
+    time.sleep(_POLL_SECONDS)
+    finished = store.done(name).intersection(waiting)
+    if finished:
+        on_block(_stored(store, name, finished))
+    return [block for block in waiting if block not in finished]
 
 
-class _Examined:
-    """The distinguisher, shown what it would be shown alone, and beside its score the model's accuracy."""
+def _stored(store: Store, name: str, blocks: set[int]) -> BlockResult:
+    """Blocks that another process has stored, as one."""
+    trials = store.scores(name)
+    mine = np.isin(trials.trial, np.concatenate([trials_of(block) for block in sorted(blocks)]))
+    lost = trials.trial[mine & np.isnan(trials.score)]
+    return BlockResult(
+        trial=trials.trial[mine],
+        world=trials.world[mine],
+        score=trials.score[mine],
+        elapsed=0.0,
+        device="another process",
+        failures={int(trial): "failed in another process" for trial in lost},
+    )
 
-    def __init__(self, distinguisher: Distinguisher, test: Dataset) -> None:
-        self._distinguisher = distinguisher
-        self._x, self._y = test.x[:_TEST_ROWS], test.y[:_TEST_ROWS]
 
-    @property
-    def view(self) -> Any:
-        """What the distinguisher sees, no more."""
-        return self._distinguisher.view
+class _Group:
+    """How many blocks to hand out together, learned from how long they take. A matter of speed alone."""
 
-    @property
-    def knows_both_worlds(self) -> bool:
-        """As the distinguisher says."""
-        return bool(getattr(self._distinguisher, "knows_both_worlds", False))
+    def __init__(self, device: str, *, most: int | None) -> None:
+        self._most = most or _MOST_TOGETHER[device]
+        self.size = 1 if device == "cpu" else self._most
 
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Passed on."""
-        self._distinguisher.start(trials)
-
-    def observe(self, iterate: Iterate) -> None:
-        """Passed on."""
-        self._distinguisher.observe(iterate)
-
-    def finish(self, models: Any) -> NDArray[np.float64]:
-        """Score, the distinguisher's columns and accuracy of each trial, ``[S, 2 + k]``."""
-        scores = np.asarray(self._distinguisher.finish(models), dtype=np.float64)
-        right = np.zeros(scores.shape[0])
-        for start in range(0, len(self._y), _ROWS_AT_ONCE):
-            part = slice(start, start + _ROWS_AT_ONCE)
-            right += (models.logits(self._x[part]).argmax(axis=2) == self._y[part]).sum(axis=1)
-        return np.column_stack([scores, right / len(self._y)])
+    def learn(self, results: list[BlockResult]) -> None:
+        """Aim at groups of a couple of seconds."""
+        each = sum(result.elapsed for result in results) / len(results)
+        self.size = max(1, min(self._most, int(_AIM_SECONDS / max(each, 1e-6))))

@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.identifiability import advantage as advantages
 from coalmine.identifiability import belief as beliefs
 from coalmine.records import Estimate, Relation, Scores, plain
+from coalmine.theory.rates import two_sided
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,9 @@ class Share:
     def of(cls, count: float, *, trials: int, confidence: float = 0.99) -> Share:
         """``count`` of ``trials``; a tie that counts half widens the interval to both sides."""
         trials = _validate.integer("trials", trials, at_least=1)
-        level = 1.0 - _validate.open_unit("confidence", confidence)
-        low, high = math.floor(count), math.ceil(count)
-        lower = 0.0 if low == 0 else float(stats.beta.ppf(level / 2, low, trials - low + 1))
-        upper = 1.0 if high >= trials else float(stats.beta.isf(level / 2, high + 1, trials - high))
-        return cls(count=count, trials=trials, interval=(lower, upper), confidence=confidence)
+        confidence = _validate.open_unit("confidence", confidence)
+        interval = two_sided(math.floor(count), math.ceil(count), trials, confidence=confidence)
+        return cls(count=count, trials=trials, interval=interval, confidence=confidence)
 
     @property
     def value(self) -> float:

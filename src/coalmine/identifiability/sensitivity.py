@@ -108,7 +108,7 @@ def suggest(rows: ArrayLike, *, picture: tuple[int, ...] | None = None) -> str:
     """
     if picture is not None:
         return "ssim"
-    return "hamming" if _binary(np.asarray(rows)) else "manhattan"
+    return "hamming" if _binary(_validate.numeric_array("rows", rows)) else "manhattan"
 
 
 def neighbour(
@@ -376,7 +376,7 @@ def _blocks(rows: int) -> Iterator[slice]:
 
 def _table(name: str, rows: ArrayLike) -> Matrix:
     """Rows of features as float64, finite."""
-    table = np.asarray(rows, dtype=np.float64)
+    table = _validate.numeric_array(name, rows)
     if table.ndim < 2 or table.shape[0] < 1:
         raise InvalidInputError(f"{name} has shape {table.shape}: expected (rows, features...)")
     table = table.reshape(len(table), -1)

@@ -1,145 +1,237 @@
 """``audit_function``: the privacy game against a training that the user wrote.
 
 ``train(dataset, seed)`` gives a model (or whatever is released), ``score(model)`` one number that is larger when the
-model looks like world 1. All else is as in :func:`coalmine.auditing.run.audit`: blocks, store, bounds, verdict.
+model looks like world 1. All else is as in :func:`coalmine.auditing.run.audit`: blocks, store, judge, verdict.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 import tempfile
-from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coalmine import _validate, bounds
-from coalmine.auditing import run as auditing
+import cloudpickle
+
+from coalmine import _validate
+from coalmine.auditing import judge
 from coalmine.auditing.config import AuditSection, Execution, FunctionConfig
+from coalmine.auditing.facts import AttackFacts, Subject, fingerprint, versions
 from coalmine.auditing.results import AuditResult
+from coalmine.auditing.stored import AuditRecord, Member, conclude
 from coalmine.errors import InvalidInputError
-from coalmine.game import BLOCK_SIZE, blocks_for
-from coalmine.game.engines import local
+from coalmine.game import BLOCK_SIZE, Watcher, blocks_for, play
+from coalmine.game.engines import LocalEngine
 from coalmine.integrations import identity
-from coalmine.integrations.stored import NAME, stored_result
 from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
 from coalmine.integrations.worlds import GivenWorlds, Worlds
-from coalmine.records import DpSgd, Scores
+from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim
+from coalmine.roles import View
 from coalmine.store import Store
 
+NAME = "own training"
 ALGORITHMS = {"own training": 2, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
 
 
 def audit_function(
     train: Train,
-    score: Score,
+    score: Score | Mapping[str, Score],
     *,
     worlds: GivenWorlds,
+    claim: Claim | None = None,
     claim_epsilon: float | None = None,
     claim_dpsgd: DpSgd | None = None,
-    delta: float = 1e-5,
+    control: Train | None = None,
+    delta: float | None = None,
     confidence: float = 0.99,
     trials: int = 1000,
     seed: int = 0,
     workers: int = 1,
     timeout: float | None = None,
     store: Store | str | Path = "coalmine.db",
-    watcher: auditing.Watcher | None = None,
+    watcher: Watcher | None = None,
 ) -> AuditResult:
     """Play the privacy game against ``train`` and test what is claimed for it.
 
-    ``train(dataset, seed)`` is called once for each trial, on the data set of that trial's world, with a seed of its
-    own; ``score(model)`` or ``score(model, canary)`` gives one number, larger for world 1. ``worlds`` is a pair of data
-    sets, :class:`Worlds` (see :func:`neighbours`), or a function without arguments that builds either.
+    A claimed DP-SGD says more than an ε at one δ (its whole trade-off curve is tested), so far fewer trials refute it.
 
-    The claim is an ε at ``delta``, or a DP-SGD whose whole trade-off curve is claimed: the second says more, so fewer
-    trials refute it. It is meant for worlds under the relation of ``worlds``. ``workers`` processes train at once
-    (0: one for each core); ``timeout`` is the most seconds that one training may take. Trials are kept in ``store``
-    and reused as long as nothing that shapes them has changed.
+    Args:
+        train: called once for each trial as ``train(dataset, seed)``, on the data set of that trial's world.
+        score: ``score(model)`` or ``score(model, canary)`` gives one number, larger for world 1; several by name share
+            the level.
+        worlds: a pair of data sets, :class:`Worlds` (see :func:`neighbours`), or a function that builds either.
+        claim: what is claimed, under the relation of ``worlds``; or one of the two short forms that follow.
+        claim_epsilon: the claim "(ε, δ)-DP" with this ε and ``delta``.
+        claim_dpsgd: the claim "no more than this DP-SGD releases".
+        control: a broken twin of ``train`` (half its noise, say): an audit that does not refute it is inconclusive.
+        delta: where ε is stated: that of ``claim``, or 1e-5 without one.
+        confidence: of the verdict.
+        trials: trainings, both worlds together.
+        seed: another one gives other seeds to the trainings.
+        workers: processes that train at once (0: one for each core).
+        timeout: the most seconds that one training may take.
+        store: where trials are kept, and reused as long as nothing that shapes them has changed.
+        watcher: is told how it goes.
+
+    Returns:
+        What was proved, and the verdict on the claim.
+
     """
-    given = _claim(claim_epsilon, claim_dpsgd)
-    section = _section(delta=delta, confidence=confidence, trials=trials, seed=seed, claim=claim_epsilon)
-    # Found out now, not after the training: a confidence that the bound cannot reach.
-    bounds.lower_bound(Scores([0.0, 0.0], [1.0, 1.0]), delta=delta, confidence=confidence)
+    section = _section(
+        delta=_delta(claim, delta),
+        confidence=confidence,
+        trials=trials,
+        seed=seed,
+        claim=_epsilon(claim, claim_epsilon),
+    )
     limit = None if timeout is None else _validate.positive("timeout", timeout)
     count = Execution(workers=workers).worker_count
-    for name, function in (("train", train), ("score", score)):
+    scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
+    named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
+    for name, function in named:
         identity.check_function(name, function)
-    check_signatures(train, score)
-    separate = count > 1 or limit is not None
-    if separate:
-        _check_importable(train=train, score=score, worlds=worlds)
-    if not isinstance(store, Store):
-        with Store.open(store) as opened:
-            return audit_function(
-                train,
-                score,
-                worlds=worlds,
-                claim_epsilon=claim_epsilon,
-                claim_dpsgd=claim_dpsgd,
-                delta=delta,
-                confidence=confidence,
-                trials=trials,
-                seed=seed,
-                workers=workers,
-                timeout=timeout,
-                store=opened,
-                watcher=watcher,
-            )
+    for function in scoring.values():
+        check_signatures(train, function)
     built = build(worlds)
-    if isinstance(given, DpSgd) and given.relation is not built.relation:
-        raise InvalidInputError(
-            f"claim_dpsgd is for neighbours by {given.relation.value!r}, the worlds differ by "
-            f"{built.relation.value!r}: expected the same relation"
-        )
+    said = _claim(claim, claim_epsilon, claim_dpsgd, delta=section.delta, worlds=built)
+    facts = AttackFacts(
+        name=NAME,
+        relation=built.relation,
+        copies=built.copies,
+        view=View.FINAL_MODEL,
+        several=tuple(scoring) if isinstance(score, Mapping) else (),
+    )
+    judge.check(said, [facts] * len(scoring), delta=section.delta, confidence=section.confidence)
     settings = FunctionConfig(
         train=identity.label(train),
-        score=identity.label(score),
+        score=", ".join(identity.label(one) for one in scoring.values()),
         worlds=identity.label(worlds) if callable(worlds) else "",
         relation=built.relation.value,
         copies=built.copies,
-        mechanism=given if isinstance(given, DpSgd) else None,
+        mechanism=said.mechanism if isinstance(said, MechanismClaim) else None,
         audit=section,
     )
-    who = _identity(train, score, worlds, built, settings)
-    fingerprint = auditing.fingerprint(who)
-    description = {"identity": who, "versions": auditing.versions(), "config": settings.model_dump(mode="json")}
-    store.register(fingerprint, {**description, "trials": section.trials})
-    with tempfile.TemporaryDirectory(prefix="coalmine-") as notes:
-        task = FunctionTask(
-            fingerprint=fingerprint,
-            train=train,
-            score=score,
-            worlds=worlds if callable(worlds) else built,
-            contents=contents(built),
-            timeout=limit,
-            notes=notes if limit is not None else None,
-        )
-        if separate:
-            _check_portable(task)
-        watching = watcher or auditing.Nobody()
-        done = store.scores(fingerprint, below=section.trials)
-        watching.begin(f"{NAME} ({settings.train})", trials=section.trials, copies=built.copies, done=done)
-        missing = blocks_for(section.trials, done=store.done(fingerprint))
-        local.run(task, blocks=missing, store=store, workers=count, on_block=watching.block)
-        watching.end()
-    return stored_result(store, fingerprint)
+
+    def game(function: Train, share: float) -> _Game:
+        who = _identity(function, scoring, worlds, built, settings)
+        return _Game(fingerprint(who), who, function, facts if share == 1.0 else _twin(facts))
+
+    games = [game(train, 1.0)] + ([game(control, 0.5)] if control is not None else [])
+    twin = games[1].member(section.trials) if control is not None else None
+    record = AuditRecord(
+        config=settings,
+        subject=Subject(
+            name=settings.train, own=True, details={"train": settings.train, "score": settings.score, **_claimed(said)}
+        ),
+        claim=said,
+        members=(games[0].member(section.trials, control=twin),),
+    )
+    watching = watcher or Watcher()
+    with (
+        Store.opened(store) as opened,
+        tempfile.TemporaryDirectory(prefix="coalmine-") as notes,
+        LocalEngine(count) as engine,
+    ):
+        for one in games:
+            opened.register(one.run, {"identity": one.identity, "attack": one.facts.to_dict(), "versions": versions()})
+        opened.record_audit(record.name, record.to_dict(), members={one.run: section.trials for one in games})
+        for one in games:
+            task = FunctionTask(
+                fingerprint=one.run,
+                train=one.train,
+                scores=tuple(scoring.items()),
+                worlds=worlds if callable(worlds) else built,
+                contents=contents(built),
+                timeout=limit,
+                notes=notes if limit is not None else None,
+            )
+            if count > 1 or limit is not None:
+                _check_portable(task)
+            done = opened.scores(one.run, below=section.trials)
+            name = f"{NAME} ({settings.train})" if one is games[0] else f"control ({identity.label(one.train)})"
+            watching.begin(name, trials=section.trials, copies=built.copies, done=done)
+            missing = blocks_for(section.trials, done=opened.done(one.run))
+            play(task, blocks=missing, store=opened, engine=engine, on_block=watching.block)
+            watching.end()
+        return conclude(opened, record)
 
 
-def _claim(epsilon: float | None, mechanism: DpSgd | None) -> float | DpSgd:
-    """What is claimed: exactly one of the two ways."""
-    if (epsilon is None) == (mechanism is None):
-        raise InvalidInputError(
-            "claim_epsilon is missing: expected the ε that is claimed, or claim_dpsgd"
-            if epsilon is None
-            else "claim_epsilon is not allowed beside claim_dpsgd: expected one of them"
-        )
+@dataclasses.dataclass(frozen=True)
+class _Game:
+    """One training function to be played: the user's, or its broken twin."""
+
+    run: str
+    identity: Mapping[str, Any]
+    train: Train
+    facts: AttackFacts
+
+    def member(self, trials: int, *, control: Member | None = None) -> Member:
+        """The run as part of an audit."""
+        return Member(run=self.run, attack=self.facts, wanted=trials, control=control)
+
+
+def _claim(
+    claim: Claim | None, epsilon: float | None, mechanism: DpSgd | None, *, delta: float, worlds: Worlds
+) -> Claim:
+    """What is claimed: exactly one of the three ways, under the relation of the worlds."""
+    given = [
+        name
+        for name, value in (("claim", claim), ("claim_epsilon", epsilon), ("claim_dpsgd", mechanism))
+        if value is not None
+    ]
+    if not given:
+        raise InvalidInputError("claim_epsilon is missing: expected the ε that is claimed, or claim_dpsgd")
+    if len(given) > 1:
+        raise InvalidInputError(f"{given[0]} is not allowed beside {given[1]}: expected one of them")
+    if epsilon is not None:
+        return EpsilonClaim(epsilon=epsilon, delta=delta, relation=worlds.relation)
     if mechanism is not None:
         _validate.instance("claim_dpsgd", mechanism, DpSgd)
-        return mechanism
-    return _validate.positive("claim_epsilon", epsilon)
+        claim = MechanismClaim(mechanism=mechanism, delta=delta)
+    assert claim is not None
+    if claim.relation is not worlds.relation:
+        raise InvalidInputError(
+            f"{given[0]} is for neighbours by {claim.relation.value!r}, the worlds differ by "
+            f"{worlds.relation.value!r}: expected the same relation"
+        )
+    return claim
+
+
+def _delta(claim: Claim | None, delta: float | None) -> float:
+    """The δ of the question: a claim has its own."""
+    if claim is None:
+        return 1e-5 if delta is None else delta
+    _validate.instance("claim", claim, (EpsilonClaim, MechanismClaim))
+    if delta is not None and delta != claim.delta:
+        raise InvalidInputError(f"delta = {delta!r} is not allowed: expected that of the claim, {claim.delta!r}")
+    return claim.delta
+
+
+def _epsilon(claim: Claim | None, epsilon: float | None) -> float | None:
+    """The claimed ε, however it was given."""
+    return claim.epsilon if isinstance(claim, EpsilonClaim) else epsilon
+
+
+def _claimed(claim: Claim) -> dict[str, Any]:
+    """A claimed mechanism for people."""
+    if isinstance(claim, EpsilonClaim):
+        return {}
+    mechanism = claim.mechanism
+    return {
+        "claimed sampling rate": mechanism.sample_rate,
+        "claimed noise multiplier": mechanism.noise_multiplier,
+        "claimed steps": mechanism.steps,
+        "claimed sampling": mechanism.sampling.value,
+    }
+
+
+def _twin(facts: AttackFacts) -> AttackFacts:
+    """The facts of the same attack on a broken twin of the training."""
+    return dataclasses.replace(facts, control=0.5, several=())
 
 
 def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: float | None) -> AuditSection:
@@ -149,12 +241,12 @@ def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: 
         confidence=_validate.open_unit("confidence", confidence),
         trials=_validate.integer("trials", trials, at_least=4),
         seed=_validate.integer("seed", seed, at_least=0),
-        claim_epsilon=claim,
+        claim_epsilon=None if claim is None else _validate.positive("claim_epsilon", claim),
     )
 
 
 def _identity(
-    train: Train, score: Score, worlds: GivenWorlds, built: Worlds, settings: FunctionConfig
+    train: Train, scoring: Mapping[str, Score], worlds: GivenWorlds, built: Worlds, settings: FunctionConfig
 ) -> dict[str, Any]:
     """All that shapes the distribution of a score, and nothing else."""
     content = contents(built)
@@ -164,7 +256,7 @@ def _identity(
             "arrays, tensors or a TensorDataset, or a function that builds the worlds"
         )
     return {
-        "adversary": {"name": NAME, "train": settings.train, "score": settings.score},
+        "adversary": {"name": NAME, "train": identity.label(train), "score": settings.score},
         "data": {
             "name": settings.data.name,
             "content": list(content) if content else None,
@@ -172,50 +264,21 @@ def _identity(
             "copies": settings.copies,
         },
         "train": identity.function_identity("train", train),
-        "score": identity.function_identity("score", score),
+        "score": {name: identity.function_identity(name, one) for name, one in scoring.items()},
         "worlds": identity.function_identity("worlds", worlds) if callable(worlds) else None,
         "seed": settings.audit.seed,
         "algorithms": ALGORITHMS,
     }
 
 
-def _check_importable(**functions: Any) -> None:
-    """Other processes find a function by its module and name alone; say so where they could not."""
-    for name, given in functions.items():
-        function = given
-        while hasattr(function, "func"):
-            function = function.func
-        if not callable(function):
-            continue
-        module, path = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
-        if module == "__mp_main__":
-            raise InvalidInputError(
-                "audit_function was called while a worker process imported the script: put the call under "
-                "if __name__ == '__main__':"
-            )
-        found: Any = sys.modules.get(module)
-        for part in path.split("."):
-            found = getattr(found, part, None)
-        if module == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):
-            problem = "was typed in"
-        elif found is not function:
-            problem = "is a lambda or a function inside a function" if "<" in path else "is not found under its name"
-        else:
-            continue
-        raise InvalidInputError(
-            f"{name} = {module}:{path} {problem}, so worker processes cannot import it: put it at the top of a module, "
-            "or use workers = 1 without a timeout"
-        )
-
-
 def _check_portable(task: FunctionTask) -> None:
-    """Whether the data and the bound arguments survive the way to another process."""
+    """Whether the functions, the data and the bound arguments survive the way to another process."""
     try:
-        ForkingPickler.dumps(task)
+        cloudpickle.dumps(task)
     except Exception as error:  # noqa: BLE001  a user's object may raise anything
         raise InvalidInputError(
-            f"worlds cannot be sent to worker processes ({type(error).__name__}: {error}): give a function that builds "
-            "them, or use workers = 1 without a timeout"
+            f"train, score or worlds cannot be sent to worker processes ({type(error).__name__}: {error}): give a "
+            "function that builds the worlds, or use workers = 1 without a timeout"
         ) from None
 
 
@@ -258,7 +321,7 @@ def _load(name: str, text: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001  a user's module may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's module may raise anything, and may try to stop us
         raise InvalidInputError(
             f"{name} = {text!r} cannot be imported ({type(error).__name__}: {error}); modules are looked for in this "
             "folder and among the installed packages"

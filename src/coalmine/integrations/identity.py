@@ -8,6 +8,7 @@ packages count with their versions), by its name, and by the values it carries o
 from __future__ import annotations
 
 import ast
+import copyreg
 import dataclasses
 import enum
 import functools
@@ -15,6 +16,7 @@ import hashlib
 import importlib.machinery
 import importlib.util
 import inspect
+import platform
 import sys
 import sysconfig
 import types
@@ -28,6 +30,7 @@ import numpy as np
 from coalmine.errors import InvalidInputError
 
 _INTERACTIVE = "(typed in)"
+_PLAIN = types.FunctionType
 
 
 class NoContentError(InvalidInputError):
@@ -95,15 +98,26 @@ def _parts(value: Any) -> Iterator[bytes]:
 
 
 def layers(function: Any) -> list[Any]:
-    """The object itself, and what is below :func:`functools.partial` and decorators, the innermost last."""
+    """The object itself, and what is below it, the plain function last: under :func:`functools.partial` and decorators,
+    behind a bound method, or behind an object that can be called.
+    """
     found = [function]
-    while isinstance(found[-1], functools.partial) or hasattr(found[-1], "__wrapped__"):
-        found.append(found[-1].func if isinstance(found[-1], functools.partial) else found[-1].__wrapped__)
-    return found
+    while True:
+        last = found[-1]
+        if isinstance(last, functools.partial):
+            found.append(last.func)
+        elif hasattr(last, "__wrapped__"):
+            found.append(last.__wrapped__)
+        elif isinstance(last, types.MethodType):
+            found.append(last.__func__)
+        elif not isinstance(last, (type, _PLAIN)) and isinstance(vars(type(last)).get("__call__"), _PLAIN):
+            found.append(last.__call__)
+        else:
+            return found
 
 
 def check_function(name: str, function: object) -> None:
-    """Only plain functions, decorated or with bound arguments, have a source and a name that others can find."""
+    """Only what ends in a plain function has a source: functions, methods, objects with ``__call__``."""
     if not isinstance(layers(function)[-1], types.FunctionType):
         raise InvalidInputError(
             f"{name} = {function!r} is not allowed: expected a function (functools.partial binds its arguments)"
@@ -142,6 +156,7 @@ def function_identity(name: str, function: Callable[..., Any]) -> dict[str, Any]
     values.note("itself", function, must=True)
     return {
         "function": label(function),
+        "code": content_hash(list(_code(inner.__code__))),  # two lambdas of one module have one name and one source
         "source": content_hash(dict(sorted(texts.sources.items()))),
         "values": content_hash(dict(sorted(values.found.items()))),
         "packages": dict(sorted(texts.packages.items())),
@@ -155,6 +170,24 @@ class _Texts:
     sources: dict[str, str]
     packages: dict[str, str]
 
+    def follow(self, owner: str, file: Path, package: str) -> None:
+        """Add a module of the user's, and all that it imports."""
+        waiting = [(owner, file, package)]
+        seen: set[str] = set()
+        while waiting:
+            owner, file, package = waiting.pop()
+            self.sources[owner] = text = file.read_text(encoding="utf-8")
+            for imported in _imports(ast.parse(text), package):
+                if imported in seen:
+                    continue
+                seen.add(imported)
+                found = _own_file(imported)
+                if isinstance(found, Path):
+                    inside = imported if found.name == "__init__.py" else imported.rpartition(".")[0]
+                    waiting.append((imported, found, inside))
+                elif found is not None:
+                    self.packages.update(_versions(found))
+
 
 def _texts(name: str, function: types.FunctionType) -> _Texts:
     """Follow the imports from the function's module through all modules that are not installed packages."""
@@ -164,23 +197,8 @@ def _texts(name: str, function: types.FunctionType) -> _Texts:
         texts.sources[_owner(function)] = _typed_in(name, function)
         return texts
     module = sys.modules.get(function.__module__)
-    package = getattr(module, "__package__", None) or ""
     _check_current(name, function, Path(path), module)
-    waiting = [(_owner(function), Path(path), package)]
-    seen: set[str] = set()
-    while waiting:
-        owner, file, package = waiting.pop()
-        texts.sources[owner] = text = file.read_text(encoding="utf-8")
-        for imported in _imports(ast.parse(text), package):
-            if imported in seen:
-                continue
-            seen.add(imported)
-            found = _own_file(imported)
-            if isinstance(found, Path):
-                inside = imported if found.name == "__init__.py" else imported.rpartition(".")[0]
-                waiting.append((imported, found, inside))
-            elif found is not None:
-                texts.packages.update(_versions(found))
+    texts.follow(_owner(function), Path(path), getattr(module, "__package__", None) or "")
     return texts
 
 
@@ -283,9 +301,9 @@ class _Values:
         if isinstance(below[-1], types.FunctionType):
             for depth, layer in enumerate(below):
                 if isinstance(layer, functools.partial):
-                    self.note(
-                        f"{where} arguments {depth}", [layer.args, dict(sorted(layer.keywords.items()))], must=must
-                    )
+                    self._bound(f"{where} arguments {depth}", layer, must=must)
+                elif isinstance(layer, types.MethodType):
+                    self._object(f"{where} object {depth}", layer.__self__, must=must)
                 elif isinstance(layer, types.FunctionType):
                     self._function(layer, must=must and layer is below[-1])
         elif not isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
@@ -297,6 +315,42 @@ class _Values:
                         f"{self._name} depends on a value that cannot be told from others ({where}: {error}): use "
                         "functions at the top of a module, with numbers, text or arrays bound by functools.partial"
                     ) from None
+
+    def _bound(self, where: str, partial: functools.partial[Any], *, must: bool) -> None:
+        """Bound arguments: functions among them are followed, all else is one content."""
+        named = [*enumerate(partial.args), *sorted(partial.keywords.items())]
+        functions = [key for key, value in named if isinstance(layers(value)[-1], types.FunctionType)]
+        for key, value in named:
+            if key in functions:
+                inner: types.FunctionType = layers(value)[-1]
+                behind = _texts(self._name, inner)
+                self._texts.sources.update(behind.sources)
+                self._texts.packages.update(behind.packages)
+                self.found[f"{where} {key}"] = content_hash([label(value), *_code(inner.__code__)])
+                self.note(f"{where} {key}", value, must=must)
+        rest = {key: value for key, value in partial.keywords.items() if key not in functions}
+        data = [value for key, value in enumerate(partial.args) if key not in functions]
+        self.note(where, [tuple(data), dict(sorted(rest.items()))], must=must)
+
+    def _object(self, where: str, value: Any, *, must: bool) -> None:
+        """The object behind a method: its attributes, objects among them too, and the text of its class."""
+        if isinstance(value, (types.ModuleType, type)) or id(value) in self._seen:
+            return
+        self._seen.add(id(value))
+        if not _is_plain(value):
+            self.note(where, value, must=must)
+            return
+        for kind in type(value).__mro__[:-1]:
+            file = _own_file(kind.__module__)
+            if isinstance(file, Path) and kind.__module__ not in (*self._texts.sources, "__main__"):
+                self._texts.follow(kind.__module__, file, kind.__module__.rpartition(".")[0])
+            for method in vars(kind).values():
+                if isinstance(method, types.FunctionType):
+                    self._function(method, must=False)
+        self.found[f"{where} class"] = f"{type(value).__module__}.{type(value).__qualname__}"
+        for key, item in sorted(vars(value).items()):
+            inside = self._object if _is_plain(item) else self.note
+            inside(f"{where} {key}", item, must=must)
 
     def _function(self, function: types.FunctionType, *, must: bool) -> None:
         """A function's values; those of its module's variables only where the module is the user's."""
@@ -322,6 +376,33 @@ class _Values:
             elif value.__name__ in self._texts.sources:
                 for inner in sorted(names & vars(value).keys()):
                     self.note(f"{value.__name__}.{inner}", getattr(value, inner))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether all that an object is stands in its ``__dict__``: no slots, no state in C, no own way to be copied.
+
+    >>> _is_plain(functools.partial(len)), _is_plain(np.arange(2)), _is_plain(_Texts({}, {}))
+    (False, False, True)
+    """
+    kind: Any = type(value)
+    if isinstance(value, type) or not hasattr(value, "__dict__"):
+        return False
+    if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
+        return False
+    try:
+        made, given, state, *rest = value.__reduce_ex__(2)
+    except TypeError:
+        return False
+    whole = state is None or state == vars(value)
+    return made is getattr(copyreg, "__newobj__", None) and given == (kind,) and whole and not any(rest)
+
+
+def _code(code: types.CodeType) -> Iterator[Any]:
+    """What a function's compiled code says, with that of the functions inside it."""
+    yield platform.python_version()
+    yield from (code.co_code, code.co_names, code.co_varnames, code.co_freevars)
+    for constant in code.co_consts:
+        yield list(_code(constant)) if isinstance(constant, types.CodeType) else repr(constant)
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -1,8 +1,11 @@
-"""Small helpers for trainings with Opacus: which DP-SGD it was, and the released parameters as one vector."""
+"""Trainings with Opacus: a step to probe, which DP-SGD it was, and the released parameters as one vector."""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,134 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import DpSgd, Sampling
 
+if TYPE_CHECKING:
+    from coalmine.probing.private_step import PrivateStep
+
+_ROWS = 8
+"""Rows that are taken from a loader's data set when no batch is given."""
+
+
+def step(
+    model: Any,
+    optimizer: Any,
+    loss: Callable[..., Any] | None,
+    *,
+    batch: Any = None,
+    loader: Any = None,
+    max_physical_batch_size: int | None = None,
+    **promise: Any,
+) -> PrivateStep:
+    """One step of a training with Opacus, with the promise read off its objects, for :func:`coalmine.probe`.
+
+    Clip norm, noise multiplier and divisor are the optimizer's. All ways to per-row gradients are taken: hooks,
+    functorch, expanded weights and ghost clipping; so are per-layer and adaptive clipping and secure mode.
+
+    Args:
+        model: the module that make_private returned (or the module itself, with ``wrap_model=False``).
+        optimizer: the optimizer that make_private returned.
+        loss: called as ``loss(model(*inputs), target)`` for a batch ``(*inputs, target)``; with ghost clipping the one
+            that make_private returned. None for a model that takes a dict and gives an object with a ``loss``.
+        batch: rows to try the step with; the first rows of the loader's data set unless given.
+        loader: the loader that make_private returned; its sampling is part of the promise.
+        max_physical_batch_size: split each batch as BatchMemoryManager does.
+        promise: more of what is promised; see :class:`coalmine.probing.private_step.PrivateStep`.
+
+    Returns:
+        the step, ready to be probed.
+    """
+    from coalmine.probing.private_step import PrivateStep
+
+    _private(optimizer)
+    if batch is None:
+        if loader is None:
+            raise InvalidInputError("batch = None is not allowed without a loader: expected a batch, or a loader")
+        collate = getattr(loader, "collate_fn", None) or (lambda rows: rows)
+        batch = collate([loader.dataset[position] for position in range(min(_ROWS, len(loader.dataset)))])
+    if max_physical_batch_size is not None:
+        _validate.integer("max_physical_batch_size", max_physical_batch_size, at_least=1)
+
+    def backward(rows: Any) -> None:
+        if isinstance(rows, Mapping):
+            shown = model(**rows)
+            value = shown.loss if loss is None else loss(shown)
+        else:
+            *inputs, target = rows
+            value = model(*inputs).loss if loss is None else loss(model(*inputs), target)
+        value.backward()
+
+    def private_step(rows: Any) -> None:
+        optimizer.zero_grad()
+        if max_physical_batch_size is None:
+            backward(rows)
+            optimizer.step()
+            return
+        parts = _parts(rows, max_physical_batch_size)
+        for number, part in enumerate(parts):
+            optimizer.signal_skip_step(do_skip=number + 1 < len(parts))
+            backward(part)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    given: dict[str, Any] = {
+        "clip_norm": float(optimizer.max_grad_norm),
+        "noise_multiplier": float(optimizer.noise_multiplier),
+        "divisor": float(optimizer.expected_batch_size) if optimizer.loss_reduction == "mean" else 1.0,
+        "name": _title(model, optimizer, max_physical_batch_size),
+        "unclipped": lambda: _unclipped(model, optimizer),
+    }
+    if hasattr(optimizer, "target_unclipped_quantile"):
+        # The clip norm of the next step follows from this one: it is released. Its logarithm is linear in the noise.
+        given["released"] = lambda: {"log of the clip norm": math.log(float(optimizer.max_grad_norm))}
+    rate = getattr(getattr(loader, "batch_sampler", None), "sample_rate", None)
+    if loader is not None:
+        given["sampling"] = Sampling.SHUFFLE if rate is None else Sampling.POISSON
+        given["sample_rate"] = rate
+    return PrivateStep(step=private_step, state=[model, optimizer], batch=batch, **{**given, **promise})
+
+
+def _private(optimizer: Any) -> Any:
+    """Opacus's optimizer; an error for any other."""
+    if getattr(optimizer, "noise_multiplier", None) is None or getattr(optimizer, "max_grad_norm", None) is None:
+        raise InvalidInputError(
+            f"optimizer is of type {type(optimizer).__name__}: expected the DPOptimizer that make_private returned"
+        )
+    return optimizer
+
+
+def _parts(rows: Any, most: int) -> list[Any]:
+    """A batch in parts of nearly the same size, as BatchMemoryManager splits it; an empty batch is one part."""
+    from coalmine.probing import rows as batches
+
+    count = batches.size(rows)
+    if count == 0:
+        return [rows]
+    return [batches.take(rows, part.tolist()) for part in np.array_split(np.arange(count), math.ceil(count / most))]
+
+
+def _title(model: Any, optimizer: Any, physical: int | None) -> str:
+    """What the report calls the step: the kind of optimizer, of per-row gradients, and what else was recognized."""
+    kinds = [type(model).__name__]
+    if getattr(optimizer, "secure_mode", False):
+        kinds.append("secure mode")
+    if physical is not None:
+        kinds.append(f"physical batches of {physical}")
+    return f"{type(optimizer).__name__} ({', '.join(kinds)})"
+
+
+@contextlib.contextmanager
+def _unclipped(model: Any, optimizer: Any) -> Iterator[None]:
+    """Opacus without clipping: with a clip norm that no row reaches."""
+    far = 1e9
+    places = [(optimizer, "max_grad_norm"), (optimizer, "max_grad_norms"), (model, "max_grad_norm")]
+    before = [(owner, name, owner.__dict__[name]) for owner, name in places if name in owner.__dict__]
+    try:
+        for owner, name, value in before:
+            setattr(owner, name, [far] * len(value) if isinstance(value, (list, tuple)) else far)
+        yield
+    finally:
+        for owner, name, value in before:
+            setattr(owner, name, value)
+
 
 def mechanism(optimizer: Any, loader: Any, *, steps: int) -> DpSgd:
     """The DP-SGD that Opacus's optimiser and loader make up together after ``steps`` steps, for an exact accounting.
@@ -18,11 +149,7 @@ def mechanism(optimizer: Any, loader: Any, *, steps: int) -> DpSgd:
     The sampling rate is read from the loader itself, not from the accountant, and only Poisson sampling is taken: a
     loader that shuffles has another, larger privacy loss. The noise multiplier is that of the optimiser.
     """
-    noise = getattr(optimizer, "noise_multiplier", None)
-    if noise is None or getattr(optimizer, "max_grad_norm", None) is None:
-        raise InvalidInputError(
-            f"optimizer is of type {type(optimizer).__name__}: expected the DPOptimizer that make_private returned"
-        )
+    noise = _private(optimizer).noise_multiplier
     rate = getattr(getattr(loader, "batch_sampler", None), "sample_rate", None)
     if rate is None:
         raise UnsupportedError(

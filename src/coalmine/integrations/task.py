@@ -21,7 +21,7 @@ import numpy as np
 from coalmine import seeds
 from coalmine.errors import InvalidInputError
 from coalmine.game import GameStoppedError, trials_of, worlds_of
-from coalmine.integrations.identity import NoContentError, content_hash, label, layers
+from coalmine.integrations.identity import NoContentError, content_hash, label
 from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
 from coalmine.store import BlockResult
 
@@ -63,7 +63,7 @@ class FunctionTask:
 
     fingerprint: str
     train: Train
-    score: Score
+    scores: tuple[tuple[str, Score], ...]
     worlds: GivenWorlds
     contents: tuple[str, ...] | None = None
     timeout: float | None = None
@@ -95,7 +95,7 @@ class FunctionTask:
         worlds = worlds_of(trials)
         built = self._built
         began = time.perf_counter()
-        scores, failures = np.full(trials.size, np.nan), {}
+        scores, failures = np.full((trials.size, len(self.scores)), np.nan), {}
         for index, trial in enumerate(trials.tolist()):
             try:
                 scores[index] = self._trial(trial, built.world1 if worlds[index] else built.world0, built.canary)
@@ -103,8 +103,8 @@ class FunctionTask:
                 failures[trial] = str(error)
         if contents(built) != self.contents:
             raise GameStoppedError(
-                f"{label(self.train)} or {label(self.score)} changed its data set in place, so trials are not "
-                "independent: work on a copy"
+                f"{label(self.train)} or its score changed its data set in place, so trials are not independent: work "
+                "on a copy"
             )
         if len(failures) == trials.size:
             raise GameStoppedError(
@@ -114,20 +114,23 @@ class FunctionTask:
         return BlockResult(
             trial=trials,
             world=worlds,
-            score=scores,
+            score=scores[:, 0],
+            columns={name: scores[:, at] for at, (name, _) in enumerate(self.scores) if at},
             elapsed=time.perf_counter() - began,
             device="own training",
             failures=failures,
         )
 
-    def _trial(self, trial: int, dataset: Any, canary: Any) -> float:
-        """Train and score once, under the trial's own seed."""
+    def _trial(self, trial: int, dataset: Any, canary: Any) -> list[float]:
+        """Train once and take every score, under the trial's own seed."""
         seed = seed_of(self.fingerprint, trial)
         with self._watched(trial), _seeded(seed):
             model = self._guarded("train", self.train, dataset, seed)
-            shown = (model, canary) if wants_canary(self.score) else (model,)
-            value = self._guarded("score", self.score, *shown)
-        return _one_number(value, trial, label(self.score))
+            values = [
+                self._guarded(name, score, *((model, canary) if wants_canary(score) else (model,)))
+                for name, score in self.scores
+            ]
+        return [_one_number(value, trial, label(score)) for value, (_, score) in zip(values, self.scores, strict=True)]
 
     def _guarded(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a user's function. What the machine may cause stops the game; anything else fails the trial."""
@@ -145,7 +148,7 @@ class FunctionTask:
             raise _TrialFailedError(_reason(name, error)) from None
 
     def post_mortem(self) -> str | None:
-        """Why a worker process ended: a training that was too slow (which, and where it was), or a script's mistake."""
+        """Why a worker process ended: a training that was too slow (which, and where it was)."""
         for path in sorted(Path(self.notes).iterdir()) if self.notes else ():
             trial, _, text = path.read_text(encoding="utf-8", errors="replace").partition("\n")
             if "Timeout" in text:
@@ -153,11 +156,6 @@ class FunctionTask:
                 calls = [line.split() for line in text.rpartition("Thread 0x")[2].splitlines() if " line " in line]
                 where = f" (in {' '.join(calls[0][1:])})" if calls else ""
                 return f"the training of trial {trial} took longer than {self.timeout:g} seconds and was stopped{where}"
-        if layers(self.train)[-1].__module__ == "__main__":
-            return (
-                "a worker process ended without a word; if the script calls audit_function outside "
-                "if __name__ == '__main__': then put the call there"
-            )
         return None
 
     @contextlib.contextmanager
@@ -209,7 +207,7 @@ def build(worlds: GivenWorlds) -> Worlds:
         return as_worlds(worlds)
     try:
         given = worlds()
-    except Exception as error:  # noqa: BLE001  a user's code may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's code may raise anything
         raise GameStoppedError(_reason("worlds", error)) from None
     return as_worlds(given)
 

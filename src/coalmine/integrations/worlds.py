@@ -86,11 +86,13 @@ def neighbours(
 
 def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
     """World 1 of one array, tensor or list."""
+    if not hasattr(data, "__len__"):
+        raise _validate.reject("dataset", data, "an array, a tensor, a TensorDataset, a list or a tuple of these")
     rows = len(data)
     if relation is Relation.REPLACE:
         if copies != 1:
             raise _validate.reject("copies", copies, "1 with relation 'replace'")
-        if not -rows <= row < rows:
+        if not -rows <= _validate.integer("row", row, at_least=-rows) < rows:
             raise _validate.reject("row", row, f"the number of a row, at most {rows - 1}")
     torch = sys.modules.get("torch")
     try:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coalmine.records import Outcome, Verdict, plain
+
+if TYPE_CHECKING:
+    from coalmine.report.tables import Table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,6 +49,12 @@ class Measurement:
     blind: str = ""
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def result(self) -> str:
+        """In a word or two: the faults found, "blind", or "as promised"."""
+        names = list(dict.fromkeys(one.fault for one in self.findings))
+        return ", ".join(names) or ("blind" if self.blind else "as promised")
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return {
@@ -68,6 +78,7 @@ class ProbeReport:
     level: float
     seconds: float
     versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -97,11 +108,30 @@ class ProbeReport:
             "level": self.level,
             "seconds": self.seconds,
             "versions": dict(self.versions),
+            "details": plain(dict(self.details)),
         }
 
     def to_json(self) -> str:
         """As a JSON document."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def table(self) -> Table:
+        """One row for each measurement; ``print`` it, or take its ``records``."""
+        from coalmine.report.tables import Table
+
+        return Table(
+            ("measure", "result", "in words"),
+            tuple((one.name, one.result, one.sentence) for one in self.measurements),
+            tuple(one.to_dict() for one in self.measurements),
+        )
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write the report: one HTML file that needs nothing else. Needs the extra ``report``."""
+        from coalmine import report
+        from coalmine.probing import page
+
+        report.check_packages()
+        report.write_text(page.document(self), path)
 
     def in_words(self) -> str:
         """The verdict and every finding, for a log or a failed test."""

@@ -52,10 +52,15 @@ def page(result: AuditResult) -> str:
 
 
 def write_html(result: AuditResult, path: str | os.PathLike[str]) -> Path:
-    """Write the report; a file that is there is replaced only once the new one is complete."""
+    """Write the report of an audit."""
     check_packages()
+    check_target(path)
+    return write_text(page(result), path)
+
+
+def write_text(text: str, path: str | os.PathLike[str]) -> Path:
+    """Write a page; a file that is there is replaced only once the new one is complete."""
     target = check_target(path)
-    text = page(result)
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         beside.write_text(text, encoding="utf-8")

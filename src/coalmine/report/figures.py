@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from coalmine.report import series, subject, words
+from coalmine.auditing.proof import METHODS
+from coalmine.records import Outcome
+from coalmine.report import series, words
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
@@ -23,8 +25,6 @@ PROVED, PROMISED, SECOND = "#0b4f8a", "#e69f00", "#f3cf86"
 FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 NARROW, WIDE = 340, 860
 """Widths in pixels: one fits a phone and a third of a screen, the other a page."""
-
-_NAMES = {"guarantee": "guaranteed", "claim": "claimed", "heuristic": "predicted", "proved": "proved"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     meanings = {
         "guarantee": "guaranteed: never more",
         "claim": "claimed: put to the test",
-        "heuristic": "predicted: may be wrong",
+        "heuristic": "heuristic estimate, not a bound",
         "proved": "proved by attack: at least this much",
     }
     bars = (
@@ -82,14 +82,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
         row["what"] = meanings[row["kind"]]
     layers: list[Any] = [bars]
     if marks:
-        shapes = {
-            "ceiling": "the most these trials could have proved",
-            "gdp": "proved if the leak is Gaussian",
-            "dpsgd": "proved if it is DP-SGD and only its noise is unknown",
-        }
-        used = [name for name in shapes if any(mark["mark"] == name for mark in marks)]
-        for mark in marks:
-            mark["what"] = shapes[mark["mark"]]
+        shapes = {mark["what"]: "M0,-1V1" if mark["what"] == _CEILING else "circle" for mark in marks}
         layers.append(
             alt.Chart(_values(marks))
             .mark_point(size=150, filled=False, stroke=INK, strokeWidth=2, opacity=1)
@@ -98,7 +91,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
                 y=y,
                 shape=alt.Shape(
                     "what:N",
-                    scale=alt.Scale(domain=[shapes[n] for n in used], range=[_SHAPES[n] for n in used]),
+                    scale=alt.Scale(domain=list(shapes), range=list(shapes.values())),
                     legend=alt.Legend(title=None, orient="bottom", columns=1 if width < 600 else 2),
                 ),
             )
@@ -124,7 +117,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     return Figure(name="overview", title=title, caption=caption, chart=finished(chart, title, width))
 
 
-_SHAPES = {"ceiling": "M0,-1V1", "gdp": "circle", "dpsgd": "circle"}
+_CEILING = "the most these trials could have proved"
 
 
 def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
@@ -164,11 +157,11 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
         )
     caption = (
         "Every training ends in one score; a larger score speaks for world 1. Where the orange and the blue outline "
-        "lie on each other, the attack learns nothing. The dashed line is the threshold that carries the bound: a "
+        "lie on each other, the attack learns nothing. The dashed line is the threshold used for the bound: a "
         "score above it is taken for world 1."
     )
-    if one.failed:
-        caption += f" {one.failed} trainings failed and stand at the far left."
+    if any(one.failed):
+        caption += f" {sum(one.failed)} trainings failed and stand at the far left."
     return Figure(
         name=f"scores-{slug(one)}",
         title=title,
@@ -177,7 +170,7 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
             alt.layer(*layers).properties(width=width, height=230),
             title,
             width,
-            subtitle="dashed: the threshold that carries the bound" if len(layers) > 2 else "",
+            subtitle="dashed: the threshold used for the bound" if len(layers) > 2 else "",
         ),
     )
 
@@ -198,9 +191,9 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     ]
     names = {
         "attack": "this attack",
-        "guarantee": "least that the guarantee allows",
-        "claim": "least that the claim allows",
-        "coin": "a coin",
+        "guarantee": "lowest error rates the guarantee permits",
+        "claim": "lowest error rates the claim permits",
+        "coin": "random guessing",
     }
     lines = [{"curve": "attack", "alarm": row["alarm"], "miss": row["miss"]} for row in rows] + limits
     lines += [{"curve": "coin", "alarm": 0.0, "miss": 1.0}, {"curve": "coin", "alarm": 1.0, "miss": 0.0}]
@@ -248,7 +241,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     if one.bound.copies > 1:
         caption += f" The promise is drawn for worlds that differ in {one.bound.copies} rows."
     if counts is not None:
-        caption += " The diamond is the threshold that carries the bound."
+        caption += " The diamond is the threshold used for the bound."
     return Figure(
         name=f"tradeoff-{slug(one)}",
         title=title,
@@ -273,9 +266,9 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         if point[key] is not None and math.isfinite(point[key])
     ]
     if _promises(result):
-        names["guarantee"] = "claim" if subject.is_own(result) else "guarantee"
+        names["guarantee"] = "claim" if result.subject.own else "guarantee"
         ends = (points[0]["trials"], points[-1]["trials"])
-        rows += [{"trials": n, "epsilon": result.guarantee.epsilon, "name": names["guarantee"]} for n in ends]
+        rows += [{"trials": n, "epsilon": result.promised, "name": names["guarantee"]} for n in ends]
     low, high = points[0]["trials"], points[-1]["trials"]
     x = alt.X(
         "trials:Q",
@@ -341,8 +334,8 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
             rows.append({"row": row, "kind": kind, "from": 0.0, "to": value})
         return row
 
-    claimed = result.guarantee.epsilon if subject.is_own(result) else result.config.audit.claim_epsilon
-    if not subject.is_own(result):
+    claimed = result.claim_epsilon if result.subject.own else result.config.audit.claim_epsilon
+    if result.guarantee is not None:
         note = "theory, for every attack" if _promises(result) else words.nothing(result)
         add("guarantee", f"Guarantee: {words.epsilon(result.guarantee)}", note, result.guarantee.epsilon)
     if claimed:
@@ -358,24 +351,27 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
         bound = one.bound
         row = add("proved", f"{one.label}: {words.epsilon(bound)}", _note(one), bound.epsilon)
         if bound.ceiling is not None and math.isfinite(bound.ceiling):
-            marks.append({"row": row, "mark": "ceiling", "epsilon": bound.ceiling})
+            marks.append({"row": row, "what": _CEILING, "epsilon": bound.ceiling})
         assumed = one.assumed
         if assumed is not None and 0.0 < assumed.epsilon < math.inf:
-            marks.append({"row": row, "mark": assumed.method, "epsilon": assumed.epsilon})
+            sentence = METHODS[assumed.method].words
+            marks.append(
+                {"row": row, "what": f"proved {sentence[0].lower()}{sentence[1:]}", "epsilon": assumed.epsilon}
+            )
     return rows, marks, labels
 
 
 def _overview_title(result: AuditResult) -> str:
     """What the overview shows, in a sentence."""
     proved = f"At least {words.down(result.strongest.bound.epsilon)} is proved"
-    own = subject.is_own(result)
-    if result.refutation:
-        known = f"{proved}; the claim of {words.up(result.claim)} is refuted by the errors of the attack"
-    elif result.verdict == "refuted":
-        promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
-        known = f"{proved}, although no more than {words.up(result.claim)} is {promised}"
+    own = result.subject.own
+    promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
+    if result.verdict.outcome is Outcome.REFUTED and result.strongest.bound.epsilon > result.claim_epsilon:
+        known = f"{proved}, although no more than {words.up(result.claim_epsilon)} is {promised}"
+    elif result.verdict.outcome is Outcome.REFUTED:
+        known = f"{proved}; that no more than {words.up(result.claim_epsilon)} leaks is refuted by the attack's errors"
     elif _promises(result):
-        known = f"{proved}, at most {words.up(result.guarantee.epsilon)} is {'claimed' if own else 'guaranteed'}"
+        known = f"{proved}, at most {words.up(result.promised)} is {'claimed' if own else 'guaranteed'}"
     else:
         known = f"{proved}, nothing is guaranteed"
     return f"{known}: what is known about the privacy loss ε"
@@ -383,30 +379,30 @@ def _overview_title(result: AuditResult) -> str:
 
 def _reading(result: AuditResult) -> str:
     """How the bars of the overview stand to each other."""
-    if result.refutation:
-        return "The claim is refuted by its whole trade-off curve, which says more than its ε."
-    if result.verdict == "refuted":
-        return f"Here the longest blue bar goes beyond {words.claim(result)}: that is false."
+    if result.verdict.outcome is Outcome.REFUTED:
+        if result.strongest.bound.epsilon > result.claim_epsilon:
+            return f"Here the longest blue bar goes beyond {words.claim(result)}: that is false."
+        return "What is claimed is refuted by its whole trade-off curve, which says more than its ε."
     if not _promises(result):
         return "The truth is at least the longest blue bar; nothing limits it from above."
-    if subject.is_own(result):
+    if result.subject.own:
         return "The truth is at least the longest blue bar; whether it stays within the claim is not proved."
     return "The truth lies between the longest blue bar and the orange one."
 
 
 def _note(one: AdversaryResult) -> str:
     """What stands below an adversary's bar."""
-    note = f"{sum(one.bound.trials)} trainings"
+    note = f"{sum(one.bound.trials):,} {'trainings' if one.attack.trained else 'draws from the known law'}"
     if one.bound.ceiling is not None:
         note += f" could prove {words.down(one.bound.ceiling)} at most"
     assumed = one.assumed
     if assumed is None or not assumed.epsilon > 0.0:
         return note
-    return f"{note}; ≥ {words.down(assumed.epsilon)} {words.assumption(assumed.method)}"
+    return f"{note}; ≥ {words.down(assumed.epsilon)} {METHODS[assumed.method].short}"
 
 
 def _promises(result: AuditResult) -> bool:
-    return result.guarantee.epsilon < math.inf
+    return result.promised < math.inf
 
 
 _LEGENDS = (
@@ -423,7 +419,7 @@ def _belief_axis(ticks: int) -> alt.Axis:
     """The axis on top: ε as the belief 1/(1 + e^−ε) of one who starts at one half."""
     return alt.Axis(
         orient="top",
-        title="how sure one may become, starting at 50%",
+        title="attacker's certainty (prior 50%)",
         tickCount=ticks,
         grid=False,
         labelExpr="datum.value > 6.9 ? '>99.9%' : format(1/(1+exp(-datum.value)), datum.value > 4.5 ? '.1%' : '.0%')",

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import tomli_w
 from markupsafe import Markup
 
-from coalmine.records import LowerBound
-from coalmine.report import figures, persons, render, subject, tables, words
+from coalmine.records import EpsilonClaim, LowerBound
+from coalmine.report import figures, persons, render, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
 
 
-def render_template(context: dict[str, Any]) -> str:
-    """The template with its style sheet; escaping is on for every value that is not Markup."""
+def render_template(context: dict[str, Any], *, name: str = "page.html.j2") -> str:
+    """A template with the style sheet; escaping is on for every value that is not Markup."""
     folder = resources.files("coalmine.report") / "templates"
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     environment.filters["tight"] = tight
-    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
+    template = environment.from_string((folder / name).read_text(encoding="utf-8"))
     style = Markup((folder / "page.css").read_text(encoding="utf-8"))  # our own file, not input
     return template.render(style=style, **context)
 
@@ -37,7 +37,7 @@ def document(result: AuditResult) -> str:
     return render_template(
         {
             "verdict": words.verdict(result),
-            "refuted": result.verdict == "refuted",
+            "outcome": result.verdict.outcome.value,
             "caveats": words.caveats(result),
             "subject": _subject(result),
             "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
@@ -48,9 +48,9 @@ def document(result: AuditResult) -> str:
             "theory": _theory(result),
             "confidence": words.confidence(settings.audit.confidence),
             "repeat": _repeat(result),
-            "mechanism": [(key.replace("_", " "), _plain(value)) for key, value in result.mechanism.items()],
+            "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],
             "versions": list(result.versions.items()),
-            "runs": [(one.label, one.fingerprint) for one in result.adversaries],
+            "runs": [(one.label, one.run) for one in result.adversaries],
             "seconds": f"{sum(one.seconds for one in result.adversaries):.0f}",
         }
     )
@@ -99,14 +99,14 @@ def _shown(figure: Figure, narrow: Figure | None = None) -> dict[str, Any]:
 def _subject(result: AuditResult) -> str:
     """What was audited, in a line."""
     settings: Any = result.config
-    known = result.mechanism
-    if subject.is_own(result):
+    known = result.subject.details
+    if result.subject.own:
         return f"A training of one's own, {settings.train}, scored by {settings.score}; {words.trials(result)}"
     return (
-        f"DP-SGD on {settings.data.name}: {known['rows']} rows, a model with {known['parameters']} parameters, "
-        f"{known['steps']} steps at sampling rate {known['sample_rate']:.4g}, noise multiplier "
-        f"{known['noise_multiplier']:.4g}, clipping norm {known['clip']:g}; {words.trials(result)}, half of them in "
-        "each world"
+        f"DP-SGD on {result.subject.name}: {known['rows']} rows, a model with {known['parameters']} parameters, "
+        f"{known['steps']} steps at sampling rate {known['sampling rate']:.4g}, noise multiplier "
+        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}; {words.trials(result)}, half of "
+        "them in each world"
         + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")
     )
 
@@ -114,16 +114,23 @@ def _subject(result: AuditResult) -> str:
 def _repeat(result: AuditResult) -> list[dict[str, Any]]:
     """What to do, and to type, to repeat the audit."""
     tree = result.config.model_dump(mode="json", exclude_none=True)
-    if not subject.is_own(result):
+    if result.subject.given:
         return [
-            {"text": "Save this as audit.toml:", "code": toml(tree)},
+            {
+                "text": f"Call coalmine.audit with the same {', '.join(result.subject.given)} and this config:",
+                "code": tomli_w.dumps(tree),
+            }
+        ]
+    if not result.subject.own:
+        return [
+            {"text": "Save this as audit.toml:", "code": tomli_w.dumps(tree)},
             {"text": "and run", "code": "coalmine audit audit.toml --report report.html"},
         ]
     settings: Any = result.config
     steps = []
-    if settings.worlds:
+    if settings.worlds and len(result.adversaries) == 1:
         steps.append({"text": "With the same code, run", "code": _command(settings)})
-    return [*steps, {"text": "The settings, for Python's audit_function:", "code": toml(tree)}]
+    return [*steps, {"text": "The settings, for Python's audit_function:", "code": tomli_w.dumps(tree)}]
 
 
 def _command(settings: Any) -> str:
@@ -162,15 +169,24 @@ def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
 
 
 def _theory(result: AuditResult) -> list[dict[str, Any]]:
-    """What theory says, each with its kind."""
-    own = subject.is_own(result)
+    """What theory says, each with its kind; and what is claimed, which nobody has proved."""
+    claimed = []
+    if result.claim is not None and (result.subject.own or isinstance(result.claim, EpsilonClaim)):
+        claimed.append(
+            {
+                "name": "Claim",
+                "kind": "claimed, not proved here",
+                "epsilon": f"ε ≤ {words.up(result.claim_epsilon)}",
+                "analysis": "none" if isinstance(result.claim, EpsilonClaim) else "that of the claimed DP-SGD",
+                "relation": words.RELATIONS[result.claim.relation],
+                "assumptions": ["this is what the user claims; Coalmine has not proved it"],
+            }
+        )
     rows = [
-        ("Claim", "claimed, not proved here", result.guarantee)
-        if own
-        else ("Guarantee", "proved for every attack", result.guarantee),
+        ("Guarantee", "proved for every attack", result.guarantee),
         ("Prediction", "a heuristic: the truth may be larger", result.heuristic),
     ]
-    return [
+    return claimed + [
         {
             "name": name,
             "kind": kind,
@@ -186,50 +202,3 @@ def _theory(result: AuditResult) -> list[dict[str, Any]]:
 
 def _plain(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def toml(tree: dict[str, Any]) -> str:
-    """A config as TOML text: single values first, then sections, and lists of sections.
-
-    >>> print(toml({"name": "x", "audit": {"trials": 10}, "adversary": [{"name": "a"}]}))
-    name = "x"
-    <BLANKLINE>
-    [audit]
-    trials = 10
-    <BLANKLINE>
-    [[adversary]]
-    name = "a"
-    """
-    single = {key: value for key, value in tree.items() if not _is_section(value)}
-    parts = [_lines(single)] if single else []
-    for name, section in tree.items():
-        if not _is_section(section):
-            continue
-        several = isinstance(section, list)
-        for one in section if several else [section]:
-            head = f"[[{_key(name)}]]" if several else f"[{_key(name)}]"
-            parts.append(f"{head}\n{_lines(one)}")
-    return "\n\n".join(parts)
-
-
-def _is_section(value: Any) -> bool:
-    return isinstance(value, dict) or (isinstance(value, list) and bool(value) and isinstance(value[0], dict))
-
-
-def _lines(tree: dict[str, Any]) -> str:
-    return "\n".join(f"{_key(key)} = {_value(value)}" for key, value in tree.items())
-
-
-def _key(name: str) -> str:
-    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _value(name)
-
-
-def _value(value: Any) -> str:
-    """A TOML value: JSON's notation, which TOML shares for text, whole numbers, lists and truth values."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

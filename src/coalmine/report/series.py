@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine import bounds
-from coalmine.accounting import standard
-from coalmine.bounds.dpsgd import GroupCurve
+from coalmine.auditing.proof import METHODS, claim_curve, grown
 from coalmine.errors import InvalidInputError
-from coalmine.records import LowerBound, Relation, Scores
-from coalmine.report import subject
+from coalmine.records import EpsilonClaim, LowerBound, MechanismClaim, Scores
 from coalmine.theory.curves import TradeOff
 
 if TYPE_CHECKING:
@@ -107,18 +104,16 @@ def trade_off(scores: Scores, *, confidence: float) -> list[Row]:
 def promised_curves(result: AuditResult, one: AdversaryResult) -> list[tuple[str, TradeOff]]:
     """The trade-off curves that no attack may get below, for worlds that differ as this adversary's do.
 
-    The curve of the algorithm itself where that is known, otherwise (and for a claimed ε) all that (ε, δ) says. Worlds
-    that differ in k rows get the curve of k rows, by group privacy.
+    The curve of the algorithm itself where that is known, and for a claimed ε all that (ε, δ) says. Worlds that differ
+    in k rows get the curve of k rows, by group privacy.
     """
     found: list[tuple[str, TradeOff]] = []
-    k, delta = one.bound.copies, result.config.audit.delta
-    mechanism = subject.mechanism_of(result)
-    if mechanism is not None:
-        single = standard.profile(mechanism).curve()
-        curve = GroupCurve(single, k) if k > 1 else single
-        found.append(("claim" if subject.is_own(result) else "guarantee", curve))
-    if result.config.audit.claim_epsilon:
-        found.append(("claim", bounds.EpsilonDelta(delta=delta, copies=k).curve(result.config.audit.claim_epsilon)))
+    if result.mechanism is not None:
+        said = MechanismClaim(mechanism=result.mechanism, delta=result.config.audit.delta)
+        name = "claim" if result.subject.own else "guarantee"
+        found.append((name, claim_curve(said, copies=one.bound.copies)))
+    if isinstance(result.claim, EpsilonClaim):
+        found.append(("claim", claim_curve(result.claim, copies=one.bound.copies)))
     return found
 
 
@@ -133,34 +128,14 @@ def promised(result: AuditResult, one: AdversaryResult) -> list[Row]:
 
 
 def growth(one: AdversaryResult) -> list[Row]:
-    """What the first n trials alone prove, for a few n, and the most that any attack could have proved with n trials.
-
-    Each point is the bound of an audit that was planned with n trials. They hold one by one, not all at once; the last
-    is the audit's own. The earlier ones simulate less (any number of simulations gives a valid bound).
-    """
-    scores, bound = scores_of(one), assumes_nothing(one)
-    level = 1.0 - bound.confidence
-    rule = bounds.Sup(simulations=max(999, math.ceil(8.0 / level)))
-    rows: list[Row] = []
-    n = min(scores.world0.size, scores.world1.size)
-    while (n := n // 2) >= _FEWEST and len(rows) < 5:
-        part = bounds.clopper_pearson(
-            Scores(scores.world0[:n], scores.world1[:n]),
-            delta=bound.delta,
-            confidence=bound.confidence,
-            copies=bound.copies,
-            relation=Relation.parse(bound.relation),
-            threshold=rule,
-        )
-        rows.append(_grown(part))
-    return [*reversed(rows), _grown(bound)]
+    """What the first n trials alone prove, for a few n, and the most that any attack could have proved with them."""
+    return [
+        {"trials": sum(bound.trials), "epsilon": bound.epsilon, "ceiling": bound.ceiling}
+        for bound in grown(scores_of(one), assumes_nothing(one))
+    ]
 
 
 def assumes_nothing(one: AdversaryResult) -> LowerBound:
     """The bound that counts if it assumes nothing about the algorithm, otherwise the first other one that does so."""
     found = [other for other in (one.bound, *one.others) if isinstance(other, LowerBound)]
-    return next((other for other in found if other.method == "clopper_pearson"), one.bound)
-
-
-def _grown(bound: LowerBound) -> Row:
-    return {"trials": sum(bound.trials), "epsilon": bound.epsilon, "ceiling": bound.ceiling}
+    return next((other for other in found if METHODS[other.method].decides), one.bound)

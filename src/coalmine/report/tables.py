@@ -6,6 +6,7 @@ import dataclasses
 import html
 from typing import TYPE_CHECKING, Any
 
+from coalmine.auditing.proof import METHODS
 from coalmine.records import Estimate, LowerBound
 from coalmine.report import words
 
@@ -66,7 +67,7 @@ def methods(result: AuditResult) -> Table:
                     "ceiling": found.ceiling if isinstance(found, LowerBound) else None,
                     "threshold_rule": found.threshold_rule if isinstance(found, LowerBound) else None,
                     "relation": found.relation.value,
-                    "counts_for_verdict": found is one.bound,
+                    "headline": found is one.bound,
                 }
             )
     columns = ("adversary", "method", "ε", "kind", "confidence", "ceiling", "neighbours", "rests on")
@@ -78,7 +79,7 @@ def ladder(result: AuditResult) -> Table | None:
 
     The worth is how far its bound goes beyond the best bound before it; None where no power of an adversary is known.
     """
-    climbers = [one for one in result.adversaries if one.powers]
+    climbers = [one for one in result.adversaries if one.attack.powers]
     if len(climbers) < 2:
         return None
     rows, records = [], []
@@ -90,16 +91,22 @@ def ladder(result: AuditResult) -> Table | None:
         rows.append(
             (
                 one.label,
-                one.powers.get("adds") or "–",
-                one.powers["access"],
-                one.powers["modification"],
-                one.powers["dataset"],
+                one.attack.powers.get("adds") or "–",
+                one.attack.powers["access"],
+                one.attack.powers["modification"],
+                one.attack.powers["dataset"],
                 f"{words.epsilon(one.bound)} (+{words.down(worth['proved'])})",
                 f"{words.epsilon(one.assumed)} (+{words.down(worth['assumed'])})" if one.assumed else "–",
             )
         )
         records.append(
-            {"adversary": one.label, **one.powers, **found, "worth": worth["proved"], "worth_assumed": worth["assumed"]}
+            {
+                "adversary": one.label,
+                **one.attack.powers,
+                **found,
+                "worth": worth["proved"],
+                "worth_assumed": worth["assumed"],
+            }
         )
     columns = ("adversary", "what it adds", "sees", "changes", "other rows", "proved", _assumption(climbers))
     return Table(columns, tuple(rows), tuple(records))
@@ -107,8 +114,8 @@ def ladder(result: AuditResult) -> Table | None:
 
 def _assumption(adversaries: list[AdversaryResult]) -> str:
     """The assumption that all have in common, as the head of a column."""
-    methods = {one.assumed.method for one in adversaries if one.assumed}
-    return words.assumption(methods.pop()) if len(methods) == 1 else "with an assumption"
+    heads = {METHODS[one.assumed.method].short for one in adversaries if one.assumed}
+    return heads.pop() if len(heads) == 1 else "with an assumption"
 
 
 def _interval(estimate: Estimate) -> str:

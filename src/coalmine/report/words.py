@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import special
 
+from coalmine.auditing.proof import METHODS
 from coalmine.identifiability import belief as beliefs
 from coalmine.identifiability.estimates import Share, right_log_odds
-from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Relation
-from coalmine.report.subject import is_local, is_own, mechanism_of
+from coalmine.records import EpsilonClaim, Estimate, Guarantee, Heuristic, LowerBound, Outcome, Relation
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
 
-METHODS = {
-    "clopper_pearson": "Nothing assumed about the algorithm",
-    "gdp": "If the leak is Gaussian",
-    "dpsgd": "If it is DP-SGD and only its noise is unknown",
-    "anytime": "Nothing assumed, may be stopped at any time",
+ESTIMATES = {
     "sensitivities": "From how far the two gradients are apart",
     "largest belief": "From the largest belief",
     "advantage": "From how often the guess is right",
 }
 RULES = {
-    "sup": "best threshold, its choice paid for",
+    "sup": "best threshold (corrected for selection)",
     "holdout": "threshold chosen on other trials",
     "bonferroni": "level shared among thresholds",
     "dkw": "all thresholds at once",
     "given": "threshold fixed beforehand",
     "counts": "threshold fixed beforehand",
-    "optimistic threshold": "best threshold, not paid for",
+    "optimistic threshold": "best threshold (not corrected for selection)",
 }
 RELATIONS = {
     Relation.ADD_REMOVE: "one row added or removed",
@@ -138,27 +135,18 @@ def confidence(value: float) -> str:
 def method(found: LowerBound | Estimate) -> str:
     """A method and its threshold rule in words; a name that is not known stays as it is."""
     first, _, rest = found.method.partition(", ")
-    words = METHODS.get(first, first)
+    words = METHODS[first].words if first in METHODS else ESTIMATES.get(first, first)
     if isinstance(found, LowerBound):
         rest = found.threshold_rule
     name = rest.split("(", maxsplit=1)[0].split(":", maxsplit=1)[0]
     return f"{words}; {RULES.get(name, rest)}" if rest else words
 
 
-def assumption(method: str) -> str:
-    """What a method takes for granted, in a few words.
-
-    >>> assumption("dpsgd")
-    'if DP-SGD'
-    """
-    return {"dpsgd": "if DP-SGD", "gdp": "if Gaussian"}.get(method, method)
-
-
 def kind(found: LowerBound | Estimate) -> str:
     """What the number is worth."""
     if isinstance(found, Estimate):
         return "estimate: proves nothing"
-    return "proved" if found.method in ("clopper_pearson", "anytime") else "proved only if its assumption holds"
+    return "proved" if METHODS[found.method].decides else "proved only if its assumption holds"
 
 
 def relation(value: Relation, copies: int) -> str:
@@ -175,106 +163,123 @@ def relation(value: Relation, copies: int) -> str:
 def trials(result: AuditResult) -> str:
     """How many trials were played, of how many that were asked for."""
     played = _range({sum(one.bound.trials) for one in result.adversaries})
-    wanted = _range({_wanted(result, one) for one in result.adversaries})
-    return f"{played}{'' if played == wanted else f' of {wanted}'} trainings for each adversary"
+    wanted = _range({one.wanted for one in result.adversaries})
+    what = "trainings" if all(one.attack.trained for one in result.adversaries) else "trials"
+    return f"{played}{'' if played == wanted else f' of {wanted}'} {what} for each adversary"
 
 
 def _range(counts: set[int]) -> str:
     least, most = min(counts), max(counts)
-    return str(least) if least == most else f"{least} to {most}"
-
-
-def _wanted(result: AuditResult, one: AdversaryResult) -> int:
-    return one.wanted or result.config.audit.trials
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def claim(result: AuditResult) -> str:
     """What was put to the test."""
-    claimed = result.config.audit.claim_epsilon
-    if claimed:
-        return f"the claim ε = {claimed:g}"
-    if is_own(result):
-        return f"the claim {epsilon(result.guarantee)}"
-    return f"the guarantee {epsilon(result.guarantee)}"
+    if isinstance(result.claim, EpsilonClaim):
+        return f"the claim ε = {result.claim.epsilon:g}"
+    promised = f"ε ≤ {up(result.claim_epsilon)}"
+    mechanism = result.mechanism
+    if result.subject.own and mechanism is not None:
+        steps = f"{mechanism.steps} step{'s' * (mechanism.steps > 1)}"
+        return (
+            f"the claim of DP-SGD with sampling rate {mechanism.sample_rate:g}, noise multiplier "
+            f"{mechanism.noise_multiplier:g} and {steps} ({promised})"
+        )
+    return f"the guarantee {promised} and the whole trade-off curve behind it"
 
 
 def verdict(result: AuditResult) -> str:
     """The verdict in one sentence."""
-    section, best = result.config.audit, result.strongest
-    proved = f"{best.label} proves {epsilon(best.bound)}"
-    sure = f"at {confidence(section.confidence)} confidence"
-    if result.refutation:
-        return f"Refuted: {result.refutation} ({sure})."
-    if result.verdict == "refuted":
-        return f"Refuted: {proved} {sure}, which contradicts {claim(result)} (δ = {small(section.delta)})."
-    if math.isinf(result.claim):
-        return f"No guarantee: {nothing(result)}, and {proved} {sure} (δ = {small(section.delta)})."
-    count = len(result.adversaries)
-    who = "the one adversary" if count == 1 else f"the strongest of {count} adversaries"
-    return (
-        f"Consistent: nothing here contradicts {claim(result)} (δ = {small(section.delta)}); {who}, {best.label}, "
-        f"proves {epsilon(best.bound)} {sure}."
-    )
+    section, said = result.config.audit, result.verdict
+    sure, point = f"at {confidence(section.confidence)} confidence", f"δ = {small(section.delta)}"
+    if said.outcome is Outcome.REFUTED:
+        return f"Refuted {sure}: {claim(result)} is false ({point}). {_sentence(said.reasons)}"
+    if result.claim is None:
+        return f"Inconclusive: {nothing(result)}, so there is no claim to refute; {strongest(result)} {sure} ({point})."
+    if said.outcome is Outcome.INCONCLUSIVE:
+        return f"Inconclusive: this audit says nothing about {claim(result)} ({point}). {_sentence(said.reasons)}"
+    return f"Consistent: nothing here contradicts {claim(result)} ({point}); {strongest(result)} {sure}."
+
+
+def _sentence(reasons: Sequence[str]) -> str:
+    text = "; ".join(reasons)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def strongest(result: AuditResult) -> str:
+    """What the strongest attack proved, in a clause."""
+    best = result.strongest
+    if not best.bound.epsilon > 0.0:
+        return "no attack proved any leakage"
+    return f"the strongest attack, {best.label}, proves {epsilon(best.bound)}"
+
+
+def could_have_failed(result: AuditResult) -> list[str]:
+    """What this audit would have refuted: a verdict is worth no more than that."""
+    if result.verdict.outcome is not Outcome.CONSISTENT:
+        return []
+    return [_sentence([reason]) for reason in result.verdict.reasons[1:]]
 
 
 def nothing(result: AuditResult) -> str:
     """Why nothing is promised, where nothing is."""
-    if is_local(result):
+    if result.subject.local:
         return "with noise scaled to the local sensitivity, nothing is promised beyond the data sets compared here"
     return "without noise nothing is promised"
 
 
 def caveats(result: AuditResult) -> list[str]:
     """What a reader must know before trusting the verdict."""
-    lines = []
-    if result.data_note:
-        lines.append(f"About the data: {result.data_note}")
-    if is_local(result):
+    lines = could_have_failed(result)
+    if result.subject.data_note:
+        lines.append(f"About the data: {result.subject.data_note}")
+    if result.subject.local:
         lines.append(
             "The noise was scaled to the local sensitivity: in each step, to how far the gradients of the data sets "
             "compared here are apart. What follows holds for these neighbours of this data set only. Another person's "
             "row may differ more, and then less of it is hidden: this is no guarantee for everyone in the data."
         )
-    short = [one for one in result.adversaries if sum(one.bound.trials) < _wanted(result, one)]
+    short = [one for one in result.adversaries if sum(one.bound.trials) < one.wanted]
     if short:
         lines.append(
             f"This run is not complete: {trials(result)}. What is proved holds for these trials, unless the moment of "
             "this report was chosen because of how the scores looked."
         )
-    missing = len(getattr(result.config, "adversary", ())) - len(result.adversaries)
-    if missing > 0:
-        lines.append(f"{missing} further adversaries of this audit have no trials yet and are not shown.")
-    if result.strongest.bound.epsilon > result.guarantee.epsilon and not is_own(result):
+    if result.missing:
+        lines.append(f"{result.missing} further adversaries of this audit have no trials yet and are not shown.")
+    if result.verdict.outcome is Outcome.REFUTED:
         lines.append(
-            f"The evidence goes beyond the guarantee {epsilon(result.guarantee)} itself. Either these trials are a "
-            "chance event that the stated confidence allows for, or the training that ran is not the one that was "
-            "accounted for: look for an error in its sampling, clipping or noise."
+            "Either these trials are a chance event that the stated confidence allows for, or the training that ran is "
+            "not the one that was accounted for: look for an error in its sampling, clipping or noise."
         )
-    if result.verdict != "refuted" and result.claim < math.inf:
-        best = result.ceiling
-        if best < result.claim:
-            lines.append(
-                f"With these trials even a perfect attack could prove no more than ε ≥ {down(best)}. A larger claim "
-                "cannot be refuted without more trials."
-            )
+    elif result.verdict.outcome is Outcome.CONSISTENT:
         limits = (
             "A claim limits nothing until it is proved."
-            if is_own(result)
-            else ("Only the guarantee limits what any attack can do.")
+            if result.subject.own
+            else "Only the guarantee limits what any attack can do."
         )
         lines.append(
             "Consistent does not mean proved safe: a stronger attack, or more trials, may prove a larger ε. " + limits
         )
     assumed = [one.assumed.epsilon for one in result.adversaries if one.assumed]
-    if result.verdict != "refuted" and assumed and max(assumed) > 1.2 * result.strongest.bound.epsilon:
+    if (
+        result.verdict.outcome is not Outcome.REFUTED
+        and assumed
+        and max(assumed) > 1.2 * result.strongest.bound.epsilon
+    ):
         lines.append(
             f"A proved ε far below the others is no sign of privacy: with nothing assumed, proving ε at δ = "
             f"{small(result.config.audit.delta)} takes results about as rare as δ, and these few trials show hardly "
             "any. A bound that knows the algorithm needs fewer."
         )
-    failed = sum(one.failed for one in result.adversaries)
+    failed = sum(sum(one.failed) for one in result.adversaries)
     if failed:
-        lines.append(f"{failed} trainings did not end with finite numbers; they count with a score below all others.")
+        worlds = " and ".join(
+            f"{sum(one.failed[world] for one in result.adversaries):,} in world {world}" for world in (0, 1)
+        )
+        lines.append(
+            f"{failed:,} trainings did not end with finite numbers ({worlds}); they count with the lowest score."
+        )
     return lines
 
 
@@ -285,9 +290,9 @@ def meaning(result: AuditResult) -> list[str]:
         "Imagine someone who knows everything about the training data except whether one person's row was in it, and "
         "who starts undecided: 50 : 50."
     ]
-    if result.guarantee.epsilon < math.inf:
+    if result.promised < math.inf:
         sure = share(up(100 * belief["guarantee"], 1))
-        promised = "claimed" if is_own(result) else "promised"
+        promised = "claimed" if result.subject.own else "promised"
         lines.append(
             f"What is {promised}: after seeing the training's results, that someone is at most {sure} sure, "
             f"{_exception(result)}."
@@ -295,16 +300,16 @@ def meaning(result: AuditResult) -> list[str]:
         if "guarantee" in advantage:
             right = share(up(50 + 50 * advantage["guarantee"], 1))
             lines.append(
-                f"Guessing again and again, they are right in at most {right} of cases; a coin is right in 50% (an "
-                f"advantage of at most {up(100 * advantage['guarantee'], 1)} percentage points over a coin)."
+                f"Guessing again and again, they are right in at most {right} of cases; random guessing is right in "
+                f"50% (an advantage of at most {up(100 * advantage['guarantee'], 1)} percentage points)."
             )
     else:
         lines.append(
             f"What is promised: nothing. {nothing(result).capitalize()}: how sure they may become has no limit."
         )
     lines.append(
-        f"What was shown: becoming {share(down(100 * belief['evidence'], 1))} sure does happen for some results "
-        f"({best.label}, at {confidence(result.config.audit.confidence)} confidence)."
+        f"What was shown: some outcomes let an attacker become at least {share(down(100 * belief['evidence'], 1))} "
+        f"sure ({best.label}, at {confidence(result.config.audit.confidence)} confidence)."
         if best.bound.epsilon > 0.0
         else "What was shown: none of the attacks proved that anyone can become surer than 50%."
     )
@@ -313,10 +318,10 @@ def meaning(result: AuditResult) -> list[str]:
 
 def _exception(result: AuditResult) -> str:
     """How often the belief may go beyond what ε allows: δ alone does not say it, the algorithm does."""
-    mechanism = mechanism_of(result)
+    mechanism = result.mechanism
     if mechanism is None:
         return f"except for rare results (how rare, δ = {small(result.config.audit.delta)} alone does not say)"
-    chance = beliefs.exceedance(mechanism, epsilon=result.guarantee.epsilon)
+    chance = beliefs.exceedance(mechanism, epsilon=result.promised)
     return f"except with a probability of at most {small_up(chance)}"
 
 
@@ -350,8 +355,8 @@ def certainty(one: AdversaryResult) -> list[str]:
             f"{allowed})."
         )
     lines.append(
-        f"Asked to guess, they were right in {_often(found.wins)} of the trainings; a coin is right in 50%. Played "
-        f"forever, that share would lie {_between(found.wins)}."
+        f"Asked to guess, they were right in {_often(found.wins)} of the trainings; random guessing is right in 50%. "
+        f"Played forever, that share would lie {_between(found.wins)}."
         + (
             ""
             if found.loss_wins is None

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from coalmine.errors import StoreError
 
 APPLICATION_ID = 0x636F616C
 """In the file's header, so that another program's database is never taken for a store ("coal" in ASCII)."""
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised whenever the tables change in a way that an older Coalmine would misread."""
 BUSY_SECONDS = 60.0
 """How long to wait for another process that is writing; a write takes milliseconds."""
@@ -43,6 +45,17 @@ _SCHEMA = (
         UNIQUE (run, block)
     ) STRICT""",
 )
+_AUDITS = (
+    """CREATE TABLE audit (
+        id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, description TEXT NOT NULL, created REAL NOT NULL,
+        used REAL NOT NULL
+    ) STRICT""",
+    """CREATE TABLE member (
+        audit INTEGER NOT NULL REFERENCES audit (id) ON DELETE CASCADE,
+        run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, wanted INTEGER NOT NULL, UNIQUE (audit, run)
+    ) STRICT""",
+)
+"""What came with version 2: audits, and which runs belong to them."""
 
 
 @contextlib.contextmanager
@@ -52,8 +65,32 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StoreError(f"store {str(path)!r}: {_advice(error)}") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"store {str(path)!r}: {_DAMAGED} (text that cannot be read: {error})") from error
+
+
+def table(text: object) -> dict[str, Any]:
+    """A JSON object from the file. Call within :func:`explained`."""
+    found = json.loads(str(text))
+    if not isinstance(found, dict):
+        raise json.JSONDecodeError("expected an object", str(text), 0)
+    return found
+
+
+def check_path(path: Path) -> bool:
+    """Whether there is a file of that name; a folder, or a name that no file can have, is refused."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError) as error:  # too long, no right to look, a part that is no folder, a zero byte
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise StoreError(f"store {str(path)!r}: {reason}; give the path of a file") from None
+    if stat.S_ISDIR(mode):
+        raise StoreError(f"store {str(path)!r}: this is a folder; expected the path of a file")
+    if not stat.S_ISREG(mode):
+        raise StoreError(f"store {str(path)!r}: this is a device or a pipe; expected the path of a file")
+    return True
 
 
 def _advice(error: sqlite3.Error) -> str:
@@ -78,8 +115,7 @@ def _advice(error: sqlite3.Error) -> str:
 
 def connect(path: Path) -> sqlite3.Connection:
     """An open connection to a store at ``path``, made if it is not there. Call within :func:`explained`."""
-    if path.is_dir():
-        raise StoreError(f"store {str(path)!r}: this is a folder; expected the path of a file")
+    check_path(path)
     if not path.parent.is_dir():
         raise StoreError(f"store {str(path)!r}: the folder {str(path.parent)!r} is not there; make it first")
     # Threads share the connection under the store's own lock; transactions are begun and ended by name.
@@ -98,6 +134,8 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     database.execute("PRAGMA foreign_keys = ON")
     if not _is_ready(database, path):
         _create(database, path)
+    if database.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
+        _extend(database)
     database.execute("PRAGMA fullfsync = ON")
     set_durable(database, True)
 
@@ -143,10 +181,19 @@ def _create(database: sqlite3.Connection, path: Path) -> None:
     with transaction(database):
         if _is_ready(database, path):
             return
-        for statement in _SCHEMA:
+        for statement in (*_SCHEMA, *_AUDITS):
             database.execute(statement)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _extend(database: sqlite3.Connection) -> None:
+    """Bring a store of version 1 up to date: its runs stay as they are, and tables for audits are added."""
+    with transaction(database):
+        if database.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
+            for statement in _AUDITS:
+                database.execute(statement)
+            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 @contextlib.contextmanager

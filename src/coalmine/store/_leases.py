@@ -10,7 +10,9 @@ import time
 import uuid
 from pathlib import Path
 
-_UNKNOWN = ""
+import psutil
+
+_ENDED = "ended"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,15 +47,16 @@ def is_held(lease: sqlite3.Row) -> bool:
 
 def _is_dead(*, host: str, pid: int, started: str) -> bool:
     """True only if the process is known to be gone: it was on this host and its pid is free or another process's."""
-    if os.name != "posix" or host != _host():
+    if host != _host():
         return False
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        now = _started(pid)
+    except psutil.NoSuchProcess:
         return True
-    except OSError:
+    except psutil.Error:
         return False
-    return bool(started) and _started(pid) not in (_UNKNOWN, started)
+    # The clock may be set while a process runs; a pid is not used again within a second.
+    return now == _ENDED or (bool(started) and abs(float(now) - float(started)) > 1.0)
 
 
 def _host() -> str:
@@ -68,11 +71,6 @@ def _host() -> str:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in clock ticks; "ended" for a zombie; empty where the system does not tell."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return _UNKNOWN
-    # The command's name stands in brackets and may hold blanks: count the fields after it.
-    fields = text.rpartition(")")[2].split()
-    return "ended" if fields[0] in "ZX" else fields[19]
+    """When the process began, in seconds; "ended" for a zombie."""
+    process = psutil.Process(pid)
+    return _ENDED if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) else repr(process.create_time())

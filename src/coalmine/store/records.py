@@ -105,6 +105,10 @@ class Trials:
         """How many of these trials have no score."""
         return int(np.isnan(self.score).sum())
 
+    def with_score(self, column: str) -> Trials:
+        """The same trials with a named column in the place of the score."""
+        return dataclasses.replace(self, score=self.columns[_validate.choice("column", column, self.columns)])
+
     def in_world(self, world: int, *, column: str | None = None) -> NDArray[np.float64]:
         """The scores (or the numbers of a named column) of one world, in the order of the trial index."""
         values = self.score if column is None else self.columns[_validate.choice("column", column, self.columns)]
@@ -121,6 +125,7 @@ class Run:
     created: float
     blocks: int
     trials: int
+    wanted: int
     failed_blocks: int
     failed_trials: int
     elapsed: float
@@ -142,9 +147,9 @@ class Failure:
 
 
 def description_text(description: Mapping[str, Any]) -> str:
-    """The description as JSON text: keys sorted, no NaN, nothing that JSON cannot hold."""
+    """The description as JSON text: no NaN, nothing that JSON cannot hold."""
     try:
-        return json.dumps(dict(description), sort_keys=True, allow_nan=False, ensure_ascii=False)
+        return json.dumps(dict(description), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError) as error:
         raise InvalidInputError(f"description is not allowed: expected plain JSON types ({error})") from None
 

@@ -55,12 +55,22 @@ class Store:
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> Self:
         """Open the store at ``path``; make it if it is not there, unless ``create`` is False."""
+        _validate.instance("store", path, (str, os.PathLike))
         where = Path(path)
-        if not create and not where.is_file():
-            found = "this is a folder" if where.is_dir() else "there is no such file"
-            raise StoreError(f"store {str(where)!r}: {found}; give the path of a store (--store PATH)")
+        if not _database.check_path(where) and not create:
+            raise StoreError(f"store {str(where)!r}: there is no such file; give the path of a store (--store PATH)")
         with _database.explained(where):
             return cls(where, _database.connect(where))
+
+    @classmethod
+    @contextlib.contextmanager
+    def opened(cls, store: Store | str | os.PathLike[str]) -> Iterator[Store]:
+        """A store as it is, or the one at a path, which is closed at the end."""
+        if isinstance(store, Store):
+            yield store
+            return
+        with cls.open(store) as own:
+            yield own
 
     def close(self) -> None:
         """Give up this process's leases and close the file."""
@@ -80,14 +90,19 @@ class Store:
     # ---- runs --------------------------------------------------------------------------------------------------
 
     def register(self, fingerprint: str, description: Mapping[str, Any]) -> None:
-        """Make the run known, or give a known one a new description (the number of trials asked for may grow)."""
+        """Make the run known. A description is written once: what is said of a run later does not change it."""
         name, text = _fingerprint(fingerprint), description_text(description)
         with self._writing() as database:
             database.execute(
-                "INSERT INTO run (fingerprint, description, created) VALUES (?, ?, ?) "
-                "ON CONFLICT (fingerprint) DO UPDATE SET description = excluded.description",
+                "INSERT INTO run (fingerprint, description, created) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
                 (name, text, time.time()),
             )
+
+    def knows(self, fingerprint: str) -> bool:
+        """Whether the run is registered."""
+        with self._reading() as database:
+            row = database.execute("SELECT 1 FROM run WHERE fingerprint = ?", (_fingerprint(fingerprint),)).fetchone()
+            return row is not None
 
     def runs(self) -> tuple[Run, ...]:
         """Every run, the oldest first."""
@@ -113,6 +128,50 @@ class Store:
             description = _describe(database, run)
             database.execute("DELETE FROM run WHERE id = ?", (run,))
             return description
+
+    # ---- audits ------------------------------------------------------------------------------------------------
+
+    def record_audit(self, fingerprint: str, description: Mapping[str, Any], *, members: Mapping[str, int]) -> None:
+        """Keep what an audit is, once, and which registered runs answer it, with the trials wanted of each."""
+        name, text, now = _fingerprint(fingerprint), description_text(description), time.time()
+        with self._writing() as database:
+            database.execute(
+                "INSERT INTO audit (fingerprint, description, created, used) VALUES (?, ?, ?, ?) "
+                "ON CONFLICT (fingerprint) DO UPDATE SET used = excluded.used",
+                (name, text, now, now),
+            )
+            audit = database.execute("SELECT id FROM audit WHERE fingerprint = ?", (name,)).fetchone()["id"]
+            for run, wanted in members.items():
+                database.execute(
+                    "INSERT INTO member (audit, run, wanted) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
+                    (audit, self._known(database, run), wanted),
+                )
+
+    def audit(self, prefix: str) -> Mapping[str, Any] | None:
+        """The description of the audit of that fingerprint, or of the last one used that has a run of that prefix."""
+        with self._reading() as database:
+            row = database.execute("SELECT description FROM audit WHERE fingerprint = ?", (prefix,)).fetchone()
+            if row is None:
+                row = database.execute(
+                    "SELECT description FROM audit JOIN member ON member.audit = audit.id WHERE member.run = ? "
+                    "ORDER BY used DESC, audit.id DESC LIMIT 1",
+                    (self._find(database, prefix),),
+                ).fetchone()
+            return json.loads(str(row["description"])) if row else None
+
+    def audits(self) -> tuple[Mapping[str, Any], ...]:
+        """Every audit, the last one used first: its fingerprint, description, runs, and when it was made and used."""
+        with self._reading() as database:
+            rows = database.execute("SELECT * FROM audit ORDER BY used DESC, id DESC").fetchall()
+            return tuple(
+                {
+                    "fingerprint": row["fingerprint"],
+                    "description": json.loads(str(row["description"])),
+                    "created": row["created"],
+                    "used": row["used"],
+                }
+                for row in rows
+            )
 
     # ---- blocks ------------------------------------------------------------------------------------------------
 
@@ -206,13 +265,6 @@ class Store:
                     for trial, reason in json.loads(str(row["failures"])).items()
                 ]
         return tuple(sorted(found, key=lambda one: (one.block, -1 if one.trial is None else one.trial)))
-
-    def forget_failures(self, fingerprint: str) -> int:
-        """Drop every block with a failed trial, so that it is trained again; return how many blocks were dropped."""
-        with self._writing() as database:
-            run = self._known(database, fingerprint)
-            database.execute("DELETE FROM failure WHERE run = ?", (run,))
-            return database.execute("DELETE FROM block WHERE run = ? AND failed > 0", (run,)).rowcount
 
     def done(self, fingerprint: str) -> set[int]:
         """The indices of the blocks that are stored; empty for a run that is not known."""
@@ -427,14 +479,16 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
         " coalesce(sum(elapsed), 0.0) AS elapsed FROM block WHERE run = ?",
         (run,),
     ).fetchone()
+    wanted = database.execute("SELECT coalesce(max(wanted), 0) FROM member WHERE run = ?", (run,)).fetchone()[0]
     devices = database.execute("SELECT DISTINCT device FROM block WHERE run = ? ORDER BY device", (run,)).fetchall()
     failed = database.execute("SELECT count(*) FROM failure WHERE run = ?", (run,)).fetchone()[0]
     return Run(
         fingerprint=row["fingerprint"],
-        description=json.loads(str(row["description"])),
+        description=_database.table(row["description"]),
         created=row["created"],
         blocks=counts["blocks"],
         trials=counts["trials"],
+        wanted=max(wanted, counts["trials"]),
         failed_blocks=failed,
         failed_trials=counts["failed"],
         elapsed=counts["elapsed"],

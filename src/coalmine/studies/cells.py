@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import difflib
 import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -83,9 +82,8 @@ class Study:
         for cell in self.cells:
             if cell.name == name:
                 return cell
-        raise InvalidInputError(
-            f"cell = {name!r} is not in study {self.name!r}: {_nearest(name, [cell.name for cell in self.cells])}"
-        )
+        known = [cell.name for cell in self.cells]
+        raise InvalidInputError(f"cell = {name!r} is not in study {self.name!r}: {_validate.nearest(name, known)}")
 
     def scale(self, name: str) -> Scale:
         """The scale of that name."""
@@ -118,7 +116,7 @@ def find(name: str) -> Study:
     """
     known = names()
     if name not in known:
-        raise InvalidInputError(f"study = {name!r} is not known: {_nearest(name, list(known))}")
+        raise InvalidInputError(f"study = {name!r} is not known: {_validate.nearest(name, known)}")
     paper, _, table = name.partition("/")
     text = (resources.files("coalmine.studies") / paper / f"{table}.toml").read_text(encoding="utf-8")
     return _parse(name, tomllib.loads(text))
@@ -230,8 +228,3 @@ def _printed(value: Any) -> float | None:
 def _in_order(name: str) -> list[tuple[int, str]]:
     """Figure 10 after figure 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in name.replace("/", "-").split("-")]
-
-
-def _nearest(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, n=3, cutoff=0.4)
-    return "did you mean " + " or ".join(repr(one) for one in close) + "?" if close else f"there is {', '.join(known)}"

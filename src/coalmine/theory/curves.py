@@ -135,6 +135,10 @@ class TradeOff(Protocol):
         """The smallest false-negative rate of any test with false-positive rate ``alpha``."""
         ...
 
+    def __hash__(self) -> int:
+        """Curves are values: what is simulated for one is kept."""
+        ...
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpsilonDeltaCurve:

@@ -1,54 +1,92 @@
-"""DP-SGD for a whole stack of models at once, on torch, NumPy and SciPy alone."""
+"""DP-SGD for a whole stack of models at once, on torch, NumPy and SciPy alone. What is listed here is public."""
 
-from coalmine.training.architectures import BernauCnn, NasrCnn, Sequential
+from coalmine.training.backends import precision
 from coalmine.training.canary import (
     AdaptiveExample,
     AdaptiveGradient,
     Canary,
     ExampleCanary,
     GradientCanary,
+    GradientRows,
     Neighbours,
     StackState,
 )
+from coalmine.training.clipping import clip_divisors
 from coalmine.training.config import Adam, GivenWeights, Glorot, Sgd, TrainingConfig
+from coalmine.training.convolution import Conv2d, GroupNorm, Pad2d, Pool2d
 from coalmine.training.data import AlikeRows, Dataset, ZeroGradients
-from coalmine.training.models import BlackBox, StackedModels
-from coalmine.training.modules import FromModule
-from coalmine.training.networks import Head, LogisticRegression, Mlp, Network, Vector, module, parameter_count
-from coalmine.training.trainer import TrainingResult, alternating_worlds, choose_stack, device_named, train
+from coalmine.training.gaussian_steps import GaussianSteps, log_mixture, log_ratio
+from coalmine.training.identity import class_identity, network_identity
+from coalmine.training.layers import Activation, Embedding, Flatten, Linear, MeanPositions
+from coalmine.training.modules import FromModule, Functional
+from coalmine.training.networks import (
+    BernauCnn,
+    LogisticRegression,
+    Mlp,
+    NasrCnn,
+    Network,
+    Sequential,
+    Vector,
+    module,
+    parameter_count,
+    takes_tokens,
+)
+from coalmine.training.pair import check_pair
+from coalmine.training.services import accuracy, clipped_sums, losses
+from coalmine.training.trainer import TrainingResult, check_fit, device_named, one_thread, train
 
 __all__ = [
+    "Activation",
     "Adam",
     "AdaptiveExample",
     "AdaptiveGradient",
     "AlikeRows",
     "BernauCnn",
-    "BlackBox",
     "Canary",
+    "Conv2d",
     "Dataset",
+    "Embedding",
     "ExampleCanary",
+    "Flatten",
     "FromModule",
+    "Functional",
+    "GaussianSteps",
     "GivenWeights",
     "Glorot",
     "GradientCanary",
-    "Head",
+    "GradientRows",
+    "GroupNorm",
+    "Linear",
     "LogisticRegression",
+    "MeanPositions",
     "Mlp",
     "NasrCnn",
     "Neighbours",
     "Network",
+    "Pad2d",
+    "Pool2d",
     "Sequential",
     "Sgd",
     "StackState",
-    "StackedModels",
     "TrainingConfig",
     "TrainingResult",
     "Vector",
     "ZeroGradients",
-    "alternating_worlds",
-    "choose_stack",
+    "accuracy",
+    "check_fit",
+    "check_pair",
+    "class_identity",
+    "clip_divisors",
+    "clipped_sums",
     "device_named",
+    "log_mixture",
+    "log_ratio",
+    "losses",
     "module",
+    "network_identity",
+    "one_thread",
     "parameter_count",
+    "precision",
+    "takes_tokens",
     "train",
 ]

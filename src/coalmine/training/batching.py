@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,11 +13,10 @@ from scipy import stats
 from torch import Tensor
 
 from coalmine.records import Sampling
-from coalmine.training.canary import ExampleCanary, Neighbours
+from coalmine.training.canary import AdaptiveExample, ExampleCanary, Neighbours
 from coalmine.training.config import TrainingConfig
 from coalmine.training.data import Dataset
-from coalmine.training.models import padded
-from coalmine.training.products import Counts
+from coalmine.training.products import Counts, padded
 
 MAX_WIDTH = 1024
 """Larger batches go through in several passes."""
@@ -30,14 +28,18 @@ Examples = tuple[Tensor, Tensor]
 
 
 @dataclasses.dataclass
-class Pass:
-    """At most W examples a model: inputs ``[S, W, ...]``, one-hot targets, weights (0: padding), squared norms."""
+class Batch:
+    """At most W examples a model: inputs ``[S, W, ...]``, one-hot targets, weights (0: padding), squared norms.
+
+    A single model may come without the stack's dimension and without padding; ``width`` is then W.
+    """
 
     x: Tensor
     targets: Tensor
     weights: Tensor
     squares: Tensor | None
     counts: Counts
+    width: int = 0
 
 
 def width(config: TrainingConfig, *, rows: int, example_floats: int) -> int:
@@ -61,19 +63,10 @@ class Table:
     def __init__(
         self, neighbours: Neighbours, *, classes: int, tokens: bool, device: torch.device, dtype: torch.dtype
     ) -> None:
-        base, copies, canary = neighbours.base, neighbours.copies, neighbours.canary
-        assert isinstance(base, Dataset)
-        self.base_rows, self.shape = base.rows, base.shape
-        self.x = torch.zeros(
-            (base.rows + copies, math.prod(base.shape)), dtype=torch.int64 if tokens else dtype, device=device
-        )
-        # The data may be read-only, which torch warns about: a copy, which goes to the device and is dropped.
-        self.x[: base.rows] = torch.from_numpy(np.require(base.x.reshape(base.rows, -1), requirements="W"))
-        labels = np.zeros(base.rows + copies, dtype=np.int64)
-        labels[: base.rows] = base.y
-        if isinstance(canary, ExampleCanary):
-            self.x[base.rows :] = torch.from_numpy(canary.x.reshape(copies, -1))
-            labels[base.rows :] = canary.y
+        assert isinstance(neighbours.base, Dataset)
+        self.base_rows, self.shape = neighbours.base.rows, neighbours.base.shape
+        x, labels = neighbours.all_rows()
+        self.x = torch.from_numpy(x).to(device=device, dtype=torch.int64 if tokens else dtype)
         self.onehot = torch.nn.functional.one_hot(torch.from_numpy(labels), classes).to(device=device, dtype=dtype)
         self.squares = None if tokens else torch.linalg.vector_norm(self.x, dim=1).square_()
 
@@ -87,7 +80,7 @@ class Batcher:
     """
 
     def __init__(self, table: Table, *, models: int, width: int, exact: bool, divisor: float) -> None:
-        self._table, self._width, self._exact, self._divisor = table, width, exact, divisor
+        self._table, self._width, self._exact = table, width, exact
         device, dtype = table.x.device, table.onehot.dtype
         self._on_cpu = device.type == "cpu"
         # Row c has 1/divisor in its first c places: the weights of a batch of c rows, looked up instead of built.
@@ -98,7 +91,7 @@ class Batcher:
         self._picked = torch.zeros((models, width), dtype=dtype, device=device)
         self._index = np.zeros((models, width), dtype=np.int64)
 
-    def passes(self, drawn: Sequence[NDArray[np.int64]], *, examples: Examples | None) -> Iterator[Pass]:
+    def passes(self, drawn: Sequence[NDArray[np.int64]], *, examples: Examples | None = None) -> Iterator[Batch]:
         """The passes of one step: W rows of each model at a time, until every model's batch is done."""
         longest = max(rows.size for rows in drawn)
         if longest <= self._width:
@@ -107,7 +100,7 @@ class Batcher:
         for start in range(0, longest, self._width):
             yield self._fill([rows[start : start + self._width] for rows in drawn], examples)
 
-    def _fill(self, drawn: Sequence[NDArray[np.int64]], examples: Examples | None) -> Pass:
+    def _fill(self, drawn: Sequence[NDArray[np.int64]], examples: Examples | None) -> Batch:
         table, models = self._table, len(drawn)
         if self._exact:
             return self._fill_one(drawn[0], examples)
@@ -132,11 +125,11 @@ class Batcher:
             self._put(drawn, *examples)
         if len(table.shape) > 1:
             buffer = torch.unflatten(buffer, 2, table.shape)
-        return Pass(
+        return Batch(
             buffer, targets, weights, None if table.squares is None else squares, counts if self._on_cpu else None
         )
 
-    def _fill_one(self, rows: NDArray[np.int64], examples: Examples | None) -> Pass:
+    def _fill_one(self, rows: NDArray[np.int64], examples: Examples | None) -> Batch:
         """One model's rows as plain matrices, none of them padding."""
         table, index, used = self._table, torch.from_numpy(rows), rows.size
         buffer, targets, squares = self._buffer[0, :used], self._targets[0, :used], self._picked[0, :used]
@@ -146,7 +139,8 @@ class Batcher:
             torch.index_select(table.squares, 0, index, out=squares)
         if examples is not None:
             self._put([rows], *examples)
-        return Pass(buffer, targets, self._masks[used, :used], None if table.squares is None else squares, None)
+        squares_or_none = None if table.squares is None else squares
+        return Batch(buffer, targets, self._masks[used, :used], squares_or_none, None, width=self._width)
 
     def _put(self, drawn: Sequence[NDArray[np.int64]], x: Tensor, onehot: Tensor) -> None:
         """Write an adaptive canary's rows over their places."""
@@ -160,54 +154,54 @@ class Batcher:
                     self._picked[i, place] = (flat[i, copy] * flat[i, copy]).sum()
 
 
+def same_rows(table: Table, block: slice, weights: NDArray[Any]) -> Batch:
+    """A batch in which every model has the same rows, each with its own ``weights``, padded with zeros of weight 0."""
+    models, used = weights.shape
+    rows = padded(used)
+
+    def spread(values: Tensor) -> Tensor:
+        full = torch.zeros((rows, *values.shape[1:]), dtype=values.dtype, device=values.device)
+        full[:used] = values[block]
+        return full.expand(models, *full.shape)
+
+    full = torch.zeros((models, rows), dtype=table.onehot.dtype, device=table.x.device)
+    full[:, :used] = torch.from_numpy(weights)
+    return Batch(
+        torch.unflatten(spread(table.x), 2, table.shape),
+        spread(table.onehot),
+        full,
+        None if table.squares is None else spread(table.squares),
+        [used] * models if table.x.device.type == "cpu" else None,
+    )
+
+
 class FullBatcher:
     """Every row in every step: the base rows are shared by all models, so nothing is gathered."""
 
     def __init__(
-        self, table: Table, neighbours: Neighbours, *, worlds: Sequence[int], width: int, divisor: float
+        self, table: Table, neighbours: Neighbours, *, worlds: NDArray[np.int64], width: int, divisor: float
     ) -> None:
-        self._divisor, self._copies = divisor, neighbours.copies
-        inside = np.asarray(worlds)[:, None]
-        self._passes: list[Pass] = []
+        self._copies = neighbours.copies
+        inside = worlds[:, None]
+        self._passes: list[Batch] = []
         for start in range(0, table.base_rows, width):
             block = slice(start, min(start + width, table.base_rows))
             weights = np.ones((inside.size, block.stop - start))
             for row in neighbours.replaced:
                 if start <= row < block.stop:
-                    weights[inside[:, 0] == 1, row - start] = 0.0
-            self._passes.append(self._shared(table, block, weights))
+                    weights[worlds == 1, row - start] = 0.0
+            self._passes.append(same_rows(table, block, weights / divisor))
         canary = neighbours.canary
-        self._adaptive = hasattr(canary, "examples")
-        if self._adaptive or isinstance(canary, ExampleCanary):
+        if isinstance(canary, ExampleCanary | AdaptiveExample):
             rows = slice(table.base_rows, table.base_rows + self._copies)
-            self._passes.append(self._shared(table, rows, np.repeat(inside, self._copies, axis=1)))
-        if self._adaptive:
+            self._passes.append(same_rows(table, rows, np.repeat(inside, self._copies, axis=1) / divisor))
+        if isinstance(canary, AdaptiveExample):
             last = self._passes[-1]
             last.x, last.targets, last.squares = last.x.clone(), last.targets.clone(), None
 
-    def _shared(self, table: Table, block: slice, weights: NDArray[Any]) -> Pass:
-        """A pass in which every model has the same rows, padded with zeros of weight 0."""
-        models, used = weights.shape
-        rows = padded(used)
-
-        def spread(values: Tensor) -> Tensor:
-            full = torch.zeros((rows, *values.shape[1:]), dtype=values.dtype, device=values.device)
-            full[:used] = values[block]
-            return full.expand(models, *full.shape)
-
-        full = torch.zeros((models, rows), dtype=table.onehot.dtype, device=table.x.device)
-        full[:, :used] = torch.from_numpy(weights / self._divisor)
-        return Pass(
-            torch.unflatten(spread(table.x), 2, table.shape),
-            spread(table.onehot),
-            full,
-            None if table.squares is None else spread(table.squares),
-            [used] * models if table.x.device.type == "cpu" else None,
-        )
-
-    def passes(self, *, examples: Examples | None) -> Iterator[Pass]:
-        """The passes of one step."""
-        if self._adaptive and examples is not None:
+    def passes(self, drawn: object = None, *, examples: Examples | None = None) -> Iterator[Batch]:
+        """The passes of one step; what was drawn is every row."""
+        if examples is not None:
             self._passes[-1].x[:, : self._copies] = examples[0]
             self._passes[-1].targets[:, : self._copies] = examples[1]
         yield from self._passes

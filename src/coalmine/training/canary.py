@@ -7,9 +7,10 @@ canary's k rows stand in the sampling slots of k base rows. Each row is drawn on
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
+from coalmine.training.config import assign
 from coalmine.training.data import AlikeRows, Dataset, ZeroGradients, inputs_array, labels_array
 
 
@@ -44,8 +46,7 @@ class ExampleCanary:
             raise InvalidInputError(
                 f"canary x has shape {inputs.shape}: expected one row for each of the {labels.size} labels"
             )
-        object.__setattr__(self, "x", inputs)
-        object.__setattr__(self, "y", labels)
+        assign(self, x=inputs, y=labels)
 
     @property
     def copies(self) -> int:
@@ -62,76 +63,90 @@ class GradientCanary:
     """
 
     gradient: NDArray[np.float64]
-    copies: int
+    _: dataclasses.KW_ONLY
+    copies: int = 1
 
-    def __init__(self, gradient: ArrayLike, *, copies: int = 1) -> None:
-        object.__setattr__(self, "gradient", _validate.finite_vector("gradient", gradient))
-        object.__setattr__(self, "copies", _validate.integer("copies", copies, at_least=1))
-
-
-class StackState(Protocol):
-    """What an adaptive canary may see before each step: everything up to the current model of each training."""
-
-    @property
-    def trials(self) -> NDArray[np.int64]:
-        """The trial number of each model, ``[S]``."""
-        ...
-
-    @property
-    def step(self) -> int:
-        """The step about to be taken: 1 for the first."""
-        ...
-
-    @property
-    def parameters(self) -> Any:
-        """The current parameters, a tensor ``[S, P]``."""
-        ...
-
-    @property
-    def private_gradient(self) -> Any | None:
-        """The private gradient of the step before, ``[S, P]``; nothing before the first step."""
-        ...
+    def __post_init__(self) -> None:
+        copies = _validate.integer("copies", self.copies, at_least=1)
+        assign(self, gradient=_validate.finite_vector("gradient", self.gradient), copies=copies)
 
 
-class AdaptiveExample(Protocol):
-    """Chooses the canary's k examples anew each step, for every model of the stack.
+@dataclasses.dataclass(frozen=True, eq=False)
+class GradientRows:
+    """k rows with a gradient each: row i has ``values[i]`` at the parameters ``indices[i]`` and 0 elsewhere.
 
-    One whose examples are a function of the present state alone may say ``memoryless = True``: the trainer then asks
-    it for those models only whose batch holds the canary.
+    Each row is drawn on its own and clipped to C like every other. Few entries a row cost next to nothing. An observer
+    of every step is also shown what the other rows add (``Iterate.shared``).
+
+    >>> GradientRows([[0], [2], [2]], [[1.0], [1.0], [-1.0]]).copies
+    3
     """
 
+    indices: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    def __init__(self, indices: ArrayLike, values: ArrayLike) -> None:
+        places, entries = np.asarray(indices), np.asarray(values, dtype=np.float64)
+        if places.ndim != 2 or places.shape != entries.shape or not places.size or places.dtype.kind not in "iu":
+            raise InvalidInputError(
+                f"indices has shape {places.shape} and values {entries.shape}: expected whole numbers (rows, entries) "
+                "and a value for each"
+            )
+        if not np.isfinite(entries).all() or places.min() < 0:
+            raise InvalidInputError("indices or values is not allowed: expected parameter numbers and finite numbers")
+        assign(self, indices=places.astype(np.int64), values=entries)
+
     @property
     def copies(self) -> int:
         """k: how many rows the worlds differ in."""
-        ...
+        return int(self.indices.shape[0])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StackState:
+    """What an adaptive canary may see before each step: everything up to the current model of each training."""
+
+    trials: NDArray[np.int64]
+    """The trial number of each model, ``[S]``."""
+    step: int
+    """The step about to be taken: 1 for the first."""
+    parameters: Any
+    """The current parameters, a tensor ``[S, P]``."""
+    private_gradient: Any | None
+    """The private gradient of the step before, ``[S, P]``; nothing before the first step."""
+
+
+class _Adaptive:
+    """What canaries that are chosen anew each step share."""
+
+    copies: int = 1
+    """k: how many rows the worlds differ in."""
 
     def start(self, trials: NDArray[np.int64]) -> None:
         """A new stack begins: forget everything before it."""
-        ...
 
+
+class AdaptiveExample(_Adaptive, abc.ABC):
+    """Chooses the canary's k examples anew each step, for every model of the stack."""
+
+    memoryless: bool = False
+    """Whether the examples are a function of the present state alone: then only those models are asked for whose batch
+    holds the canary."""
+
+    @abc.abstractmethod
     def examples(self, state: StackState) -> tuple[Any, Any]:
         """Inputs ``[S, k, features...]`` and labels ``[S, k]`` for this step (tensors or arrays)."""
-        ...
 
 
-class AdaptiveGradient(Protocol):
+class AdaptiveGradient(_Adaptive, abc.ABC):
     """Chooses the canary's gradient anew each step, for every model of the stack."""
 
-    @property
-    def copies(self) -> int:
-        """k: how many rows the worlds differ in."""
-        ...
-
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """A new stack begins: forget everything before it."""
-        ...
-
+    @abc.abstractmethod
     def gradients(self, state: StackState) -> Any:
         """One gradient a model, ``[S, P]`` (clipped to C by the trainer), for this step."""
-        ...
 
 
-Canary = ExampleCanary | GradientCanary | AdaptiveExample | AdaptiveGradient
+Canary = ExampleCanary | GradientCanary | GradientRows | AdaptiveExample | AdaptiveGradient
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -146,41 +161,46 @@ class Neighbours:
     """
 
     base: Dataset | ZeroGradients | AlikeRows
+    _: dataclasses.KW_ONLY
     canary: Canary | None = None
     relation: Relation = Relation.ADD_REMOVE
-    replaced: tuple[int, ...] = ()
+    replaced: Sequence[int] = ()
 
-    def __init__(
-        self,
-        base: Dataset | ZeroGradients | AlikeRows,
-        *,
-        canary: Canary | None = None,
-        relation: Relation | str = Relation.ADD_REMOVE,
-        replaced: Sequence[int] = (),
-    ) -> None:
+    def __post_init__(self) -> None:
+        base, canary = self.base, self.canary
         _validate.instance("base", base, (Dataset, ZeroGradients, AlikeRows))
-        relation = Relation.parse(relation)
-        rows = tuple(
+        if canary is not None:
+            kinds = (ExampleCanary, GradientCanary, GradientRows, AdaptiveExample, AdaptiveGradient)
+            _validate.instance("canary", canary, kinds)
+        relation, rows, copies = Relation.parse(self.relation), tuple(self.replaced), self.copies
+        for i, row in enumerate(rows):
             _validate.integer(f"replaced[{i}]", row, at_least=0, at_most=base.rows - 1)
-            for i, row in enumerate(replaced)
-        )
-        copies = 0 if canary is None else canary.copies
         if relation is Relation.ADD_REMOVE and rows:
             raise _validate.reject("replaced", rows, "no rows with relation = 'add_remove'")
         if relation is Relation.REPLACE and (len(rows) != copies or len(set(rows)) != copies):
             raise _validate.reject("replaced", rows, f"{copies} different rows of the base data, one for each copy")
-        if not isinstance(base, Dataset) and isinstance(canary, ExampleCanary):
+        if not isinstance(base, Dataset) and isinstance(canary, ExampleCanary | AdaptiveExample):
             raise InvalidInputError("canary is an example: expected a gradient where the base data has no examples")
         if isinstance(base, Dataset) and isinstance(canary, ExampleCanary) and canary.x.shape[1:] != base.shape:
             raise InvalidInputError(
                 f"canary x has rows of shape {canary.x.shape[1:]}: expected {base.shape}, as in the base data"
             )
-        object.__setattr__(self, "base", base)
-        object.__setattr__(self, "canary", canary)
-        object.__setattr__(self, "relation", relation)
-        object.__setattr__(self, "replaced", rows)
+        assign(self, relation=relation, replaced=tuple(int(row) for row in rows))
 
     @property
     def copies(self) -> int:
         """k: how many rows the worlds differ in."""
         return 0 if self.canary is None else self.canary.copies
+
+    def all_rows(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Copies of every row that a step can draw, flat, and its label: the base rows, then the canary's examples.
+
+        Those of an adaptive canary are zeros, to be written over.
+        """
+        assert isinstance(self.base, Dataset)
+        x, y = [self.base.x.reshape(self.base.rows, -1)], [self.base.y]
+        if isinstance(self.canary, ExampleCanary):
+            x, y = [*x, self.canary.x.reshape(self.copies, -1)], [*y, self.canary.y]
+        elif isinstance(self.canary, AdaptiveExample):
+            x, y = [*x, np.zeros_like(x[0][:1]).repeat(self.copies, 0)], [*y, np.zeros(self.copies, dtype=np.int64)]
+        return np.concatenate(x), np.concatenate(y)

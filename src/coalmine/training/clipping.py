@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from coalmine.training.embedding import Embedding
-from coalmine.training.layers import Activation, Flatten, Layer, Linear, Part, Run
-from coalmine.training.networks import Network, parameter_shapes
+from coalmine.training.batching import Batch
+from coalmine.training.layers import Activation, Flatten, Layer, Linear, Part, Run, Scratch, TrainedLayer
+from coalmine.training.networks import Network, takes_tokens
+from coalmine.training.products import Counts
 
 Views = list[list[Tensor]]
 """The parameters of each layer, as views of the stacked parameter vectors."""
@@ -21,9 +22,9 @@ def parameter_views(flat: Tensor, layers: Sequence[Part]) -> Views:
     """Views of ``[S, P]`` in the shapes of the layers' parameters."""
     views: Views = []
     start = 0
-    for shapes in parameter_shapes(layers):
+    for layer in layers:
         mine = []
-        for shape in shapes:
+        for shape in layer.shapes():
             size = math.prod(shape)
             mine.append(torch.unflatten(flat[:, start : start + size], 1, shape))
             start += size
@@ -31,16 +32,15 @@ def parameter_views(flat: Tensor, layers: Sequence[Part]) -> Views:
     return views
 
 
-def clip_factors(squared_norms: Tensor, *, clip: float) -> Tensor:
-    """1/max{1, ‖g‖/C} for each example (Algorithm 1 of last-iterate-2024, with C written out).
+def clip_divisors(norms: Tensor, *, clip: float) -> Tensor:
+    """max{1, ‖g‖/C}: what a gradient of that norm is divided by (Algorithm 1 of last-iterate-2024, with C written out).
 
-    >>> clip_factors(torch.tensor([0.25, 4.0]), clip=1.0).tolist()
-    [1.0, 0.5]
+    The compiled kernels of a CPU and the fused ones of a GPU write the same in their own languages.
+
+    >>> clip_divisors(torch.tensor([0.5, 2.0]), clip=1.0).tolist()
+    [1.0, 2.0]
     """
-    norms = squared_norms.sqrt()
-    if clip != 1.0:
-        norms.div_(clip)
-    return norms.clamp_(min=1.0).reciprocal_()
+    return (norms / clip).clamp(min=1.0)
 
 
 def softmax_(logits: Tensor) -> Tensor:
@@ -52,65 +52,51 @@ def softmax_(logits: Tensor) -> Tensor:
 class ClosedForm:
     """Clipped sums for networks made of layers with closed forms."""
 
-    @property
-    def takes_matrices(self) -> bool:
-        """Whether a single model's tensors may come without the stack's dimension: less to do for every call."""
-        return all(isinstance(layer, Linear | Activation) for layer in self.layers)
-
-    def __init__(self, network: Network) -> None:
-        # Networks that hide what they do go to another engine (stack.make_engine).
+    def __init__(self, network: Network, *, device: torch.device, dtype: torch.dtype) -> None:
+        # Networks that hide what they do go to another engine (modules.make_engine).
         self.layers = cast("tuple[Layer, ...]", network.layers())
-        self.tokens = isinstance(self.layers[0], Embedding)
-        self._trained = [bool(layer.shapes()) for layer in self.layers]
-        self._first = self._trained.index(True)
+        self.takes_tokens = takes_tokens(network)
+        self.takes_matrices = all(isinstance(layer, Linear | Activation) for layer in self.layers)
+        """Whether a single model's tensors may come without the stack's dimension: less to do for every call."""
+        self._scratch = Scratch(device=device, dtype=dtype)
+        trained = [index for index, layer in enumerate(self.layers) if isinstance(layer, TrainedLayer)]
+        self._first = trained[0] if trained else len(self.layers)
         # An activation needs its own output going back, and a view shares memory with what it is a view of.
         self._may_overwrite = [False, *(not isinstance(layer, Activation | Flatten) for layer in self.layers[:-1])]
 
-    def logits(self, parameters: Tensor, x: Tensor, run: Run) -> Tensor:
-        """Outputs of every model, ``[S, W, classes]``."""
-        for index, (layer, p) in enumerate(zip(self.layers, parameter_views(parameters, self.layers), strict=True)):
-            run.layer, run.may_overwrite = index, self._may_overwrite[index]
-            x = layer.forward(p, x, run)
-        return x
-
-    def clipped_sums(
-        self,
-        views: Views,
-        out: Views,
-        *,
-        x: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        clip: float,
-        run: Run,
-        accumulate: bool,
-    ) -> None:
-        """out[s] (+)= Σ_j weights[s, j]·clip_C(∇ℓ(m_s, x[s, j])), flat clipping over all parameters together.
-
-        ``targets`` are one-hot labels ``[S, W, classes]``; ``weights`` are 0 for padding.
-        """
-        inputs: list[Tensor] = []
+    def _forward(self, views: Views, x: Tensor, run: Run) -> Iterator[Tensor]:
+        """The output of every layer."""
         for index, (layer, p) in enumerate(zip(self.layers, views, strict=True)):
             run.layer, run.may_overwrite = index, self._may_overwrite[index]
-            inputs.append(x)
             x = layer.forward(p, x, run)
+            yield x
+
+    def logits(self, parameters: Tensor, x: Tensor, counts: Counts) -> Tensor:
+        """Outputs of every model, ``[S, W, classes]``."""
+        run = Run(Scratch(device=parameters.device, dtype=parameters.dtype), counts)
+        for output in self._forward(parameter_views(parameters, self.layers), x, run):
+            x = output
+        return x
+
+    def clipped_sums(self, views: Views, out: Views, batch: Batch, *, clip: float, accumulate: bool) -> None:
+        """out[s] (+)= Σ_j weights[s, j]·clip_C(∇ℓ(m_s, x[s, j])), flat clipping over all parameters together."""
+        run = Run(self._scratch, batch.counts, width=batch.width, input_squares=batch.squares)
+        values = [batch.x, *self._forward(views, batch.x, run)]
         # Softmax cross-entropy: ∂ℓ/∂logits = softmax − one-hot.
-        error = softmax_(x).sub_(targets)
+        error = softmax_(values[-1]).sub_(batch.targets)
         squares: Tensor | None = None
-        errors: dict[int, Tensor] = {}
-        output = x
+        errors: dict[int, tuple[TrainedLayer, Tensor]] = {}
         for index in range(len(self.layers) - 1, -1, -1):
             layer, run.layer = self.layers[index], index
-            if self._trained[index]:
-                errors[index] = error
-                mine = layer.squared_norms(inputs[index], error, run)
+            if isinstance(layer, TrainedLayer):
+                errors[index] = layer, error
+                mine = layer.squared_norms(values[index], error, run)
                 squares = mine if squares is None else squares.add_(mine)
             if index > self._first:
-                error = layer.backward(views[index], inputs[index], output, error, run)
-            output = inputs[index]
+                error = layer.backward(views[index], values[index], values[index + 1], error, run)
         assert squares is not None
-        factors = clip_factors(squares, clip=clip).mul_(weights)
-        for index, error in errors.items():
+        factors = clip_divisors(squares.sqrt_(), clip=clip).reciprocal_().mul_(batch.weights)
+        for index, (layer, error) in errors.items():
             run.layer = index
             error.mul_(factors.view(*factors.shape, *([1] * (error.dim() - factors.dim()))))
-            self.layers[index].add_gradients(inputs[index], error, out[index], run, accumulate=accumulate)
+            layer.add_gradients(values[index], error, out[index], run, accumulate=accumulate)

@@ -8,11 +8,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.records import Sampling
+
+
+def assign(record: object, **values: object) -> None:
+    """Set fields of a frozen record that is being made."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,8 +36,8 @@ class Glorot:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "scale", _validate.non_negative("scale", self.scale))
-        object.__setattr__(self, "seed", _validate.integer("seed", self.seed, at_least=0))
+        scale, seed = _validate.non_negative("scale", self.scale), _validate.integer("seed", self.seed, at_least=0)
+        assign(self, scale=scale, seed=seed)
 
     @property
     def fixed(self) -> bool:
@@ -45,8 +51,8 @@ class GivenWeights:
 
     values: NDArray[np.float64]
 
-    def __init__(self, values: ArrayLike) -> None:
-        object.__setattr__(self, "values", _validate.finite_vector("initial weights", values))
+    def __post_init__(self) -> None:
+        assign(self, values=_validate.finite_vector("initial weights", self.values))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,7 @@ class Sgd:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "momentum", _validate.half_open_unit("momentum", self.momentum))
+        assign(self, momentum=_validate.half_open_unit("momentum", self.momentum))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,16 +74,15 @@ class Adam:
     epsilon: float = 1e-8
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "beta1", _validate.half_open_unit("beta1", self.beta1))
-        object.__setattr__(self, "beta2", _validate.half_open_unit("beta2", self.beta2))
-        object.__setattr__(self, "epsilon", _validate.positive("epsilon", self.epsilon))
+        decay = {name: _validate.half_open_unit(name, getattr(self, name)) for name in ("beta1", "beta2")}
+        assign(self, epsilon=_validate.positive("epsilon", self.epsilon), **decay)
 
 
 PRODUCTS = {"float32": 0.0, "tf32": 2.0**-11, "bf16": 2.0**-8}
 """How far, relatively, a factor of a matrix product may be rounded on a GPU beyond the precision of its numbers."""
 
 
-RegulariserGradient = Callable[[Any], Any]
+RegularizerGradient = Callable[[Any], Any]
 """∇r for a whole stack: a tensor ``[S, P]`` of parameters to a tensor ``[S, P]``, row by row."""
 
 
@@ -88,11 +93,11 @@ class TrainingConfig:
     One step with n base rows, sampling rate q and expected batch size B = n·q (the same in both worlds):
 
         g = (Σ_i∈batch clip_C(∇ℓ(m, x_i)) + N(0, σ²C²·I)) / B        the private gradient
-        m ← m − η·(g + ∇r(m))                                        the regulariser is never clipped
+        m ← m − η·(g + ∇r(m))                                        the regularizer is never clipped
 
     The paper's Algorithm 1 is the case C = 1, its η is η/B here and its r is B·r here. Set ``sample_rate`` or
     ``batch_size`` (expected) for ``poisson``; ``batch_size`` for ``shuffle``; neither for ``full``.
-    ``regulariser`` is λ of r(m) = λ/2·‖m‖², or a function that gives ∇r for a stack of parameter vectors.
+    ``regularizer`` is λ of r(m) = λ/2·‖m‖², or a function that gives ∇r for a stack of parameter vectors.
     ``noise_multiplier`` may be 0 (no privacy) and ``learning_rate`` may be 0 (nasr-2021's malicious data set).
     ``noise_scale`` is what σ is multiplied with: "clip" is C. "local" is the local sensitivity, anew each step and for
     each model: how far the clipped sums of the two worlds are apart at its parameters (bernau-2021, eqs. 10 and 12).
@@ -111,9 +116,9 @@ class TrainingConfig:
     sample_rate: float | None = None
     batch_size: float | None = None
     sampling: Sampling = Sampling.POISSON
-    optimiser: Sgd | Adam = Sgd()
-    regulariser: float | RegulariserGradient = 0.0
-    initialisation: Glorot | GivenWeights = Glorot()
+    optimizer: Sgd | Adam = Sgd()
+    regularizer: float | RegularizerGradient = 0.0
+    initialization: Glorot | GivenWeights = Glorot()
     dtype: str = "float32"
     products: str = "float32"
     noise_scale: str = "clip"
@@ -125,13 +130,9 @@ class TrainingConfig:
             "clip": _validate.positive("clip", self.clip),
             "noise_multiplier": _validate.non_negative("noise_multiplier", self.noise_multiplier),
             "learning_rate": _validate.non_negative("learning_rate", self.learning_rate),
-            "sampling": sampling,
-            "dtype": _validate.choice("dtype", self.dtype, ("float32", "float64")),
-            "products": _validate.choice("products", self.products, tuple(PRODUCTS)),
-            "noise_scale": _validate.choice("noise_scale", self.noise_scale, ("clip", "local")),
         }
-        if not callable(self.regulariser):
-            checked["regulariser"] = _validate.non_negative("regulariser", self.regulariser)
+        if not callable(self.regularizer):
+            checked["regularizer"] = _validate.non_negative("regularizer", self.regularizer)
         if self.sample_rate is not None:
             checked["sample_rate"] = _validate.unit("sample_rate", self.sample_rate)
         if self.batch_size is not None:
@@ -140,22 +141,21 @@ class TrainingConfig:
                 if sampling is Sampling.POISSON
                 else _validate.integer("batch_size", self.batch_size, at_least=1)
             )
-        _validate.instance("optimiser", self.optimiser, (Sgd, Adam))
-        _validate.instance("initialisation", self.initialisation, (Glorot, GivenWeights))
+        assign(self, sampling=sampling, **checked)
+        _validate.choice("dtype", self.dtype, ("float32", "float64"))
+        _validate.choice("products", self.products, tuple(PRODUCTS))
+        _validate.choice("noise_scale", self.noise_scale, ("clip", "local"))
+        _validate.instance("optimizer", self.optimizer, (Sgd, Adam))
+        _validate.instance("initialization", self.initialization, (Glorot, GivenWeights))
         if self.dtype == "float64" and self.products != "float32":
             raise _validate.reject("products", self.products, "'float32' (all of them in full) with dtype = 'float64'")
         given = (self.sample_rate is not None, self.batch_size is not None)
-        allowed = {
-            Sampling.POISSON: ((True, False), (False, True)),
-            Sampling.SHUFFLE: ((False, True),),
-            Sampling.FULL: ((False, False),),
+        allowed, words = {
+            Sampling.POISSON: (((True, False), (False, True)), "either sample_rate or batch_size, not both"),
+            Sampling.SHUFFLE: (((False, True),), "batch_size and no sample_rate"),
+            Sampling.FULL: (((False, False),), "neither sample_rate nor batch_size"),
         }[sampling]
         if given not in allowed:
-            words = {
-                Sampling.POISSON: "either sample_rate or batch_size, not both",
-                Sampling.SHUFFLE: "batch_size and no sample_rate",
-                Sampling.FULL: "neither sample_rate nor batch_size",
-            }[sampling]
             raise InvalidInputError(
                 f"sample_rate = {self.sample_rate!r}, batch_size = {self.batch_size!r} are not allowed with "
                 f"sampling = {sampling.value!r}: expected {words}"
@@ -166,8 +166,6 @@ class TrainingConfig:
                 self.noise_scale,
                 "'clip' with sampled batches (the local sensitivity is that of the full batch: sampling = 'full')",
             )
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
 
     def kernel_clip(self, device: str) -> float:
         """What norms are clipped to on this kind of device, so that the clipped gradients' norms stay within C.
@@ -200,9 +198,6 @@ class TrainingConfig:
         >>> TrainingConfig(steps=1, sample_rate=0.1, clip=1, noise_multiplier=1, learning_rate=1).expected_batch(50)
         5.0
         """
-        if self.sampling is not Sampling.POISSON and self.batch_size is not None:
-            return float(self.batch_size)
-        expected = rows * self.rate(rows)
-        if self.batch_size is not None:
-            expected = float(self.batch_size)
+        rate = self.rate(rows)
+        expected = rows * rate if self.batch_size is None else float(self.batch_size)
         return expected if math.isfinite(expected) and expected > 0.0 else 1.0

@@ -7,12 +7,13 @@ import functools
 from collections.abc import Sequence
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn import functional
 
 from coalmine.errors import InvalidInputError
 from coalmine.training import products
-from coalmine.training.layers import NoParameters, Run, Shape, positional_norms
+from coalmine.training.layers import Layer, Run, Shape, TrainedLayer, positional_norms
 
 
 def _check_picture(layer: object, shape: Shape, channels: int | None = None) -> tuple[int, int, int]:
@@ -40,7 +41,7 @@ def _patch_places(channels: int, high: int, wide: int, kernel: int, stride: int)
 
 
 @dataclasses.dataclass(frozen=True)
-class Conv2d:
+class Conv2d(TrainedLayer):
     """A convolution: the picture's patches as rows of a matrix, then one product, as for a linear layer."""
 
     inputs: int
@@ -67,12 +68,6 @@ class Conv2d:
             self.inputs, self.outputs, self.kernel, stride=self.stride, padding=self.padding, bias=self.bias
         )
 
-    def fans(self) -> tuple[tuple[int, int] | None, ...]:
-        """Channels times the area of the kernel, as Glorot counts them."""
-        area = self.kernel * self.kernel
-        weight = (self.inputs * area, self.outputs * area)
-        return (weight, None) if self.bias else (weight,)
-
     def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
         """Patches times weights."""
         _, high, wide = self.output(tuple(x.shape[2:]))
@@ -84,15 +79,13 @@ class Conv2d:
     def _patches(self, x: Tensor, run: Run) -> Tensor:
         """``[S, W, places, inputs·kernel²]``; filled going forward, found again going back."""
         _, high, wide = self.output(tuple(x.shape[2:]))
-        shape = (x.shape[0], x.shape[1], high * wide, self.inputs * self.kernel**2)
-        patches = run.buffer("patches", shape)
+        patches = self._held(x, run)
         pictures = x.flatten(0, 1)
+        pictures = functional.pad(pictures, (self.padding,) * 4) if self.padding else pictures
         if x.is_cuda:  # torch's unfold starts one kernel a picture there; this is one copy for all
-            pictures = functional.pad(pictures, (self.padding,) * 4) if self.padding else pictures
             windows = pictures.unfold(2, self.kernel, self.stride).unfold(3, self.kernel, self.stride)
             patches.view(-1, high, wide, self.inputs, self.kernel, self.kernel).copy_(windows.permute(0, 2, 3, 1, 4, 5))
             return patches
-        pictures = functional.pad(pictures, (self.padding,) * 4) if self.padding else pictures
         places = _patch_places(*pictures.shape[1:], self.kernel, self.stride)
         # Four to eight times as quick on a CPU as torch's unfold and the transposed copy after it.
         torch.index_select(pictures.flatten(1), 1, places, out=patches.view(pictures.shape[0], -1))
@@ -145,7 +138,7 @@ class Conv2d:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pool2d(NoParameters):
+class Pool2d(Layer):
     """``max`` or ``avg`` pooling. Where several places of a window hold the maximum, the first one gets the error."""
 
     kind: str
@@ -211,7 +204,7 @@ class Pool2d(NoParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class GroupNorm:
+class GroupNorm(TrainedLayer):
     """Each group of channels of one example to mean 0 and variance 1, then a scale and a shift a channel.
 
     It uses one example at a time, so it can stand where a paper has batch norm, which mixes examples: with batch norm
@@ -222,7 +215,9 @@ class GroupNorm:
     channels: int
     epsilon: float = 1e-5
 
-    constants = (1.0, 0.0)
+    def constants(self) -> tuple[ArrayLike, ...]:
+        """Scale starts at 1, shift at 0."""
+        return (1.0, 0.0)
 
     def shapes(self) -> tuple[Shape, ...]:
         """Scale and shift."""
@@ -239,10 +234,6 @@ class GroupNorm:
     def module(self) -> nn.Module:
         """torch.nn.GroupNorm."""
         return nn.GroupNorm(self.groups, self.channels, eps=self.epsilon)
-
-    def fans(self) -> tuple[tuple[int, int] | None, ...]:
-        """Scale starts at 1, shift at 0."""
-        return (None, None)
 
     def _channelwise(self, p: Tensor, x: Tensor) -> Tensor:
         """A parameter ``[S, channels]`` shaped to multiply ``x``."""
@@ -289,7 +280,7 @@ class GroupNorm:
 
 
 @dataclasses.dataclass(frozen=True)
-class Pad2d(NoParameters):
+class Pad2d(Layer):
     """Zeros around each picture, as many on each side as told; what "same" padding means for an even kernel."""
 
     left: int

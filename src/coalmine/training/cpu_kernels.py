@@ -1,6 +1,6 @@
-"""Compiled kernels for a CPU (numba): noise, and the clipped sums of perceptrons, for a whole stack in one call.
+"""Compiled kernels for a CPU (numba): noise, clipped sums of perceptrons, likelihood ratios; a whole stack in one call.
 
-:mod:`coalmine.training.compiled` prepares their arguments and says when they are used.
+:mod:`coalmine.training.backends` says when they are used.
 
 Two register tiles do nearly all the arithmetic, written as vector code of 16 floats. They read the rows of a batch
 straight from the table, so a batch is never copied. Each number is one chain of fused multiply-adds in a fixed order,
@@ -9,9 +9,7 @@ cosine are Taylor series of basic operations. So the same trial has the same bit
 no function of the machine's mathematical library is called.
 """
 
-import hashlib
 import math
-from pathlib import Path
 
 import llvmlite.binding as llvm
 import numba
@@ -175,23 +173,17 @@ _bits_of = _make_cast(types.float32, types.int32, _LANE)
 _float_of = _make_cast(types.int32, types.float32, _FLOAT)
 
 
-_STAMP = hashlib.blake2b(Path(__file__).read_bytes()).hexdigest()
-
-
 def _compile(**options):
     """numba's compiler with the result kept on disk, or in memory alone where no folder can be written.
 
-    What is kept is thrown away when the function's own file changes, or this one: functions elsewhere build on it.
+    numba throws away what it kept when the function's own file changes: all that builds on each other is in this one.
     """
 
     def decorate(function):
         try:
-            made = numba.njit(cache=True, error_model="numpy", **options)(function)
+            return numba.njit(cache=True, error_model="numpy", **options)(function)
         except RuntimeError:
             return numba.njit(error_model="numpy", **options)(function)
-        kept = made._cache._cache_file
-        kept._source_stamp = (kept._source_stamp, _STAMP)
-        return made
 
     return decorate
 
@@ -535,3 +527,43 @@ def add_clipped_sums(parameters, gradient, drawn, counts, x, labels, squares, pl
                 norm = math.sqrt(norms[r]) / clip
                 norms[r] = weight if norm <= _ONE else weight / norm
             _sum(g, x, index, own, count, plan, work, norms, tile, start > 0)
+
+
+PIECE = 4096
+"""Steps in one go: a power of two, and few enough for the cache."""
+
+
+@_compile()
+def log_ratios(keys, steps, drawn, sigma, rate, few, out):
+    """out[i] = Σ over steps of ln((1 − q) + q·exp(z/σ − 1/(2σ²) + b/σ²)), b = 1 in the first drawn[i] steps.
+
+    ``few`` factors, a power of two, are multiplied before a logarithm is taken.
+    """
+    row = np.empty((1, PIECE), dtype=np.float32)
+    scales = np.empty(1, dtype=np.float32)
+    scales[0] = f32(1.0 / sigma)
+    shift, lift = f32(-0.5 / sigma**2), f32(1.0 / sigma**2)
+    q, rest = f32(rate), f32(1.0 - rate)
+    for i in range(keys.shape[0]):
+        total = 0.0
+        for first in range(0, steps, PIECE):
+            count = min(PIECE, steps - first)
+            exponents = row[0]
+            exponents[:] = shift
+            for j in range(min(max(drawn[i] - first, 0), count)):
+                exponents[j] += lift
+            add_noise(row, count, keys[i : i + 1], first // PIECE + 1, scales)
+            for j in range(count):
+                exponents[j] = _fma(q, _exp(exponents[j]), rest)
+            for j in range(count, PIECE):
+                exponents[j] = f32(1.0)
+            width, left = PIECE, few
+            while left > 1:
+                width, left = width // 2, left // 2
+                for j in range(width):
+                    exponents[j] *= exponents[width + j]
+            for j in range(width):
+                exponents[j] = _log(exponents[j])
+            for j in range(width):
+                total += exponents[j]
+        out[i] = total

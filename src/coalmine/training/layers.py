@@ -10,11 +10,13 @@ parameter vector ``[S, P]``, in the order and the shapes that torch's own module
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from coalmine.errors import InvalidInputError
@@ -59,67 +61,55 @@ class Run:
         return self.scratch((self.layer, name), shape)
 
 
-class Part(Protocol):
+class Part(abc.ABC):
     """A part of a network seen from outside: its parameters, how they start, and a module that does the same."""
 
-    def shapes(self) -> tuple[Shape, ...]:
-        """The shapes of its parameters, for one model."""
-        ...
+    takes_tokens: bool = False
+    """Whether its inputs are token numbers and not features."""
 
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of its parameters, for one model; by default there are none."""
+        return ()
+
+    def constants(self) -> tuple[ArrayLike, ...]:
+        """Where each parameter starts if it is not drawn: by default at 0."""
+        return (0.0,) * len(self.shapes())
+
+    @abc.abstractmethod
     def output(self, shape: Shape) -> Shape:
         """The shape of one example after it; raises if the input does not fit."""
-        ...
 
+    @abc.abstractmethod
     def module(self) -> nn.Module:
         """The torch module that computes the same."""
-        ...
-
-    def fans(self) -> tuple[tuple[int, int] | None, ...]:
-        """(fan in, fan out) of each weight; nothing for a parameter that starts at a constant."""
-        ...
 
 
-class Layer(Part, Protocol):
+class Layer(Part):
     """One layer for a whole stack. ``p`` are its parameters, x and y its input and output, e the error of y."""
 
+    @abc.abstractmethod
     def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
         """The output."""
-        ...
 
+    @abc.abstractmethod
     def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
         """The error of the input."""
-        ...
 
+
+class TrainedLayer(Layer):
+    """A layer with parameters."""
+
+    @abc.abstractmethod
     def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
         """Squared norm of each example's gradient in this layer's parameters, ``[S, W]``."""
-        ...
 
+    @abc.abstractmethod
     def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
         """The sum over the batch of the gradients with the (already weighted) errors ``e``, into ``out``."""
-        ...
-
-
-class NoParameters:
-    """What layers without parameters share."""
-
-    def shapes(self) -> tuple[Shape, ...]:
-        """None."""
-        return ()
-
-    def fans(self) -> tuple[tuple[int, int] | None, ...]:
-        """None."""
-        return ()
-
-    def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
-        """Nothing: there is no gradient."""
-        return e.new_zeros(e.shape[:2])
-
-    def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
-        """Nothing to add."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Linear:
+class Linear(TrainedLayer):
     """y = W·a + b on the last dimension, at every position of the ones before it."""
 
     inputs: int
@@ -143,10 +133,6 @@ class Linear:
     def module(self) -> nn.Module:
         """torch.nn.Linear."""
         return nn.Linear(self.inputs, self.outputs, bias=self.bias)
-
-    def fans(self) -> tuple[tuple[int, int] | None, ...]:
-        """As Glorot counts them."""
-        return ((self.inputs, self.outputs), None) if self.bias else ((self.inputs, self.outputs),)
 
     def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
         """x·Wᵀ + b."""
@@ -205,7 +191,7 @@ def _position_products(a: Tensor, b: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Activation(NoParameters):
+class Activation(Layer):
     """``relu``, ``tanh`` or ``sigmoid``, element by element, written over its input."""
 
     kind: str
@@ -238,15 +224,12 @@ class Activation(NoParameters):
 
 
 @dataclasses.dataclass(frozen=True)
-class Flatten(NoParameters):
+class Flatten(Layer):
     """All dimensions of an example as one. Pictures are flattened channel by channel, as torch does."""
 
     def output(self, shape: Shape) -> Shape:
         """The product of the sizes."""
-        size = 1
-        for n in shape:
-            size *= n
-        return (size,)
+        return (math.prod(shape),)
 
     def module(self) -> nn.Module:
         """torch.nn.Flatten."""
@@ -259,3 +242,89 @@ class Flatten(NoParameters):
     def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
         """The shape of the input again."""
         return e.reshape(x.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Embedding(TrainedLayer):
+    """A row of a table for each token (whole numbers below ``tokens``). It must be the first layer."""
+
+    tokens: int
+    size: int
+
+    takes_tokens = True
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """The table."""
+        return ((self.tokens, self.size),)
+
+    def output(self, shape: Shape) -> Shape:
+        """One row for each position."""
+        if len(shape) != 1:
+            raise InvalidInputError(f"{self} got inputs of shape {shape}: expected (positions,), token numbers")
+        return (*shape, self.size)
+
+    def module(self) -> nn.Module:
+        """torch.nn.Embedding."""
+        return nn.Embedding(self.tokens, self.size)
+
+    def _model(self, x: Tensor) -> Tensor:
+        """The number of the model of each token, to look up in its own table."""
+        return torch.arange(x.shape[0], device=x.device).view(-1, 1, 1).expand(x.shape)
+
+    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
+        """Look the rows up."""
+        return run.buffer("y", (*x.shape, self.size)).copy_(p[0][self._model(x), x])
+
+    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
+        """Tokens have no error."""
+        raise InvalidInputError(f"{self} is not allowed here: expected as the first layer")
+
+    def squared_norms(self, x: Tensor, e: Tensor, run: Run) -> Tensor:
+        """Positions with the same token share a row of the gradient: Σ over pairs of equal tokens of e_l·e_l'."""
+        result = torch.zeros(x.shape[:2], dtype=e.dtype, device=e.device)
+        for model in range(x.shape[0]):
+            n = x.shape[1] if run.counts is None else run.counts[model]
+            tokens, errors = x[model, :n], e[model, :n]
+            same = tokens.unsqueeze(2) == tokens.unsqueeze(1)
+            result[model, :n] = torch.bmm(errors, errors.transpose(1, 2)).mul_(same).flatten(1).sum(1).clamp_(min=0.0)
+        return result
+
+    def add_gradients(self, x: Tensor, e: Tensor, out: Sequence[Tensor], run: Run, *, accumulate: bool) -> None:
+        """Each position's error to the row of its token."""
+        if not accumulate:
+            out[0].zero_()
+        for model in range(x.shape[0]):
+            n = x.shape[1] if run.counts is None else run.counts[model]
+            # index_put_ adds in a fixed order on every device; index_add_ does not on a GPU.
+            out[0][model].index_put_((x[model, :n].flatten(),), e[model, :n].flatten(0, 1), accumulate=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class MeanPositions(Layer):
+    """The mean over the positions of a sequence."""
+
+    def output(self, shape: Shape) -> Shape:
+        """Positions are gone."""
+        if len(shape) != 2:
+            raise InvalidInputError(f"{self} got inputs of shape {shape}: expected (positions, features)")
+        return shape[1:]
+
+    def module(self) -> nn.Module:
+        """A module of its own: torch has none."""
+        return _MeanPositions()
+
+    def forward(self, p: Sequence[Tensor], x: Tensor, run: Run) -> Tensor:
+        """Mean over the positions."""
+        return torch.mean(x, 2, out=run.buffer("y", (*x.shape[:2], x.shape[3])))
+
+    def backward(self, p: Sequence[Tensor], x: Tensor, y: Tensor, e: Tensor, run: Run) -> Tensor:
+        """An equal share to every position."""
+        return run.buffer("d", x.shape).copy_((e / x.shape[2]).unsqueeze(2).expand(x.shape))
+
+
+class _MeanPositions(nn.Module):
+    """x.mean(1)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mean over the positions of each sequence."""
+        return x.mean(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -13,25 +13,29 @@ from torch import Tensor
 
 from coalmine.errors import InvalidInputError
 from coalmine.training.data import inputs_array, labels_array
-from coalmine.training.layers import Run, Scratch
 from coalmine.training.networks import Network
+from coalmine.training.products import Counts, padded
 
 _QUERIES_AT_ONCE = 512
 
 
-def padded(rows: int) -> int:
-    """The next multiple of 32.
+class Engine(Protocol):
+    """What computes the outputs of a stack of models."""
 
-    Element-wise operations treat the last few elements of a buffer differently from the rest (vector against scalar
-    code), so every buffer ends on a whole vector: then a model's place in the stack cannot touch its result.
-    """
-    return -(-rows // 32) * 32
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether inputs are token numbers and not features."""
+        ...
+
+    def logits(self, parameters: Tensor, x: Tensor, counts: Counts) -> Tensor:
+        """Outputs of every model ``[S, P]`` at its inputs ``[S, W, ...]``: ``[S, W, classes]``."""
+        ...
 
 
 class BlackBox:
     """S trained models, shown through their outputs alone."""
 
-    def __init__(self, engine: Any, parameters: Tensor, trials: NDArray[np.int64], network: Network) -> None:
+    def __init__(self, engine: Engine, parameters: Tensor, trials: NDArray[np.int64], network: Network) -> None:
         self._engine = engine
         self._parameters = parameters
         self._trials = trials
@@ -72,7 +76,7 @@ class BlackBox:
             )
         parameters = self._parameters
         queries = torch.from_numpy(np.array(array, order="C")).to(parameters.device)  # a copy: rows may be read-only
-        queries = queries.to(torch.int64 if self._engine.tokens else parameters.dtype)
+        queries = queries.to(torch.int64 if self._engine.takes_tokens else parameters.dtype)
         parts = []
         for chunk in torch.split(queries, _QUERIES_AT_ONCE):
             rows = chunk.shape[0]
@@ -80,8 +84,8 @@ class BlackBox:
             filled[:rows] = chunk
             stack = parameters.shape[0]
             counts = [rows] * stack if parameters.device.type == "cpu" else None
-            run = Run(Scratch(device=parameters.device, dtype=parameters.dtype), counts)
-            parts.append(self._engine.logits(parameters, filled.expand(stack, *filled.shape), run)[:, :rows].clone())
+            asked = filled.expand(stack, *filled.shape)
+            parts.append(self._engine.logits(parameters, asked, counts)[:, :rows].clone())
         return torch.cat(parts, dim=1)
 
 
@@ -90,7 +94,7 @@ class StackedModels(BlackBox):
 
     def __init__(
         self,
-        engine: Any,
+        engine: Engine,
         parameters: Tensor,
         trials: NDArray[np.int64],
         network: Network,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional
@@ -25,8 +25,12 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.training.clipping import Views, clip_factors
-from coalmine.training.layers import Part, Run, Shape
+from coalmine.training.batching import Batch
+from coalmine.training.clipping import ClosedForm, Views, clip_divisors
+from coalmine.training.config import assign
+from coalmine.training.layers import Part, Shape
+from coalmine.training.networks import Network
+from coalmine.training.products import Counts
 
 _GRADIENT_FLOATS = 2**23
 """Per-example gradients are built for at most about this many numbers at a time."""
@@ -55,23 +59,17 @@ class FromModule:
         check_mixing(body)
         if not any(p.requires_grad for p in body.parameters()):
             raise InvalidInputError("body has no parameter that requires a gradient: expected at least one")
-        object.__setattr__(self, "body", body)
-        object.__setattr__(self, "input_shape", tuple(int(n) for n in input_shape))
-        object.__setattr__(self, "classes", _validate.integer("classes", classes, at_least=2))
-        object.__setattr__(self, "tokens", tokens)
+        shape, count = tuple(int(n) for n in input_shape), _validate.integer("classes", classes, at_least=2)
+        assign(self, body=body, input_shape=shape, classes=count, tokens=tokens)
 
     def layers(self) -> tuple[Part, ...]:
         """The module as one layer."""
-        return (Opaque(self.body, self.input_shape, self.classes, self.tokens),)
+        return (Opaque(self.body, self.classes, self.tokens),)
 
     def weights(self) -> NDArray[np.float64]:
         """The trainable parameters' present values, as one vector."""
         parts = [p.detach().double().cpu().flatten() for p in self.body.parameters() if p.requires_grad]
         return torch.cat(parts).numpy()
-
-    def check_independence(self, x: NDArray[Any]) -> None:
-        """Change one of a few rows of the data; the outputs of the others must not move."""
-        check_independence(self.body, x if self.tokens else x.astype(np.float64), classes=self.classes)
 
 
 def check_mixing(body: nn.Module) -> None:
@@ -118,20 +116,20 @@ def check_independence(body: nn.Module, x: NDArray[Any], *, classes: int) -> Non
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Opaque:
+class Opaque(Part):
     """A module seen from outside: its parameters, and nothing of what it does (:class:`PerExample` trains it)."""
 
     body: nn.Module
-    input_shape: Shape
     classes: int
-    tokens: bool
-
-    def _trained(self) -> list[nn.Parameter]:
-        return [p for p in self.body.parameters() if p.requires_grad]
+    takes_tokens: bool
 
     def shapes(self) -> tuple[Shape, ...]:
         """The shapes of the trainable parameters."""
-        return tuple(tuple(p.shape) for p in self._trained())
+        return tuple(tuple(p.shape) for p in self.body.parameters() if p.requires_grad)
+
+    def constants(self) -> tuple[ArrayLike, ...]:
+        """Vectors and scalars start where the module has them."""
+        return tuple(p.detach().double().cpu().flatten().numpy() for p in self.body.parameters() if p.requires_grad)
 
     def output(self, shape: Shape) -> Shape:
         """Logits."""
@@ -141,18 +139,30 @@ class Opaque:
         """A copy of the module."""
         return copy.deepcopy(self.body)
 
-    def fans(self) -> tuple[tuple[int, int] | None, ...]:
-        """Of every parameter with two or more dimensions, as Glorot counts them."""
-        found: list[tuple[int, int] | None] = []
-        for shape in self.shapes():
-            area = math.prod(shape[2:])
-            found.append((shape[1] * area, shape[0] * area) if len(shape) > 1 else None)
-        return tuple(found)
+
+class Functional:
+    """A module as a function of its trainable parameters, which torch can differentiate once and again."""
+
+    def __init__(self, body: nn.Module, *, device: torch.device, dtype: torch.dtype) -> None:
+        self._body = body.to(device=device, dtype=dtype)
+        self._shapes = {name: p.shape for name, p in self._body.named_parameters() if p.requires_grad}
+        for parameter in self._body.parameters():
+            parameter.requires_grad_(False)
 
     @property
-    def constants(self) -> tuple[Any, ...]:
-        """Vectors and scalars start where the module has them."""
-        return tuple(p.detach().double().cpu().flatten().numpy() for p in self._trained())
+    def names(self) -> tuple[str, ...]:
+        """The parameters, in the order of a parameter vector."""
+        return tuple(self._shapes)
+
+    def named(self, vector: Tensor) -> dict[str, Tensor]:
+        """A parameter vector ``[P]`` by the names of its parts."""
+        parts = torch.split(vector, [math.prod(shape) for shape in self._shapes.values()])
+        return {name: part.view(self._shapes[name]) for name, part in zip(self._shapes, parts, strict=True)}
+
+    def __call__(self, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Logits ``[B, classes]`` of one model at a batch of inputs."""
+        outputs: Tensor = functional_call(self._body, parameters, (x,))
+        return outputs
 
 
 class PerExample:
@@ -162,55 +172,42 @@ class PerExample:
 
     def __init__(self, layer: Opaque, *, device: torch.device, dtype: torch.dtype) -> None:
         self.layers: tuple[Part, ...] = (layer,)
-        self.tokens = layer.tokens
-        self._body = layer.module().to(device=device, dtype=dtype)
-        self._names = [name for name, p in self._body.named_parameters() if p.requires_grad]
-        for parameter in self._body.parameters():
-            parameter.requires_grad_(False)
+        self.takes_tokens = layer.takes_tokens
+        self._body = Functional(layer.module(), device=device, dtype=dtype)
         self._chunk = max(1, _GRADIENT_FLOATS // sum(math.prod(shape) for shape in layer.shapes()))
         self._gradients = vmap(grad_and_value(self._loss), in_dims=(None, 0, 0))
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, target: Tensor) -> Tensor:
         """Cross-entropy of one example."""
-        logits = functional_call(self._body, parameters, (x.unsqueeze(0),))
-        return functional.cross_entropy(logits, target.unsqueeze(0))
+        return functional.cross_entropy(self._body(parameters, x.unsqueeze(0)), target.unsqueeze(0))
 
-    def logits(self, parameters: Tensor, x: Tensor, run: Run) -> Tensor:
+    def logits(self, parameters: Tensor, x: Tensor, counts: Counts) -> Tensor:
         """Outputs of every model, ``[S, W, classes]``."""
-        outputs = []
-        for vector, inputs in zip(parameters.unbind(0), x.unbind(0), strict=True):
-            values, start = {}, 0
-            for name, shape in zip(self._names, self.layers[0].shapes(), strict=True):
-                values[name] = vector[start : start + math.prod(shape)].view(shape)
-                start += math.prod(shape)
-            outputs.append(functional_call(self._body, values, (inputs,)))
-        return torch.stack(outputs)
+        models = zip(parameters.unbind(0), x.unbind(0), strict=True)
+        return torch.stack([self._body(self._body.named(vector), inputs) for vector, inputs in models])
 
-    def clipped_sums(
-        self,
-        views: Views,
-        out: Views,
-        *,
-        x: Tensor,
-        targets: Tensor,
-        weights: Tensor,
-        clip: float,
-        run: Run,
-        accumulate: bool,
-    ) -> None:
-        """As :meth:`coalmine.training.clipping.ClosedForm.clipped_sums`."""
-        counts = run.counts if run.counts is not None else [x.shape[1]] * x.shape[0]
-        for model, n in enumerate(counts):
-            parameters = {name: view[model] for name, view in zip(self._names, views[0], strict=True)}
+    def clipped_sums(self, views: Views, out: Views, batch: Batch, *, clip: float, accumulate: bool) -> None:
+        """As :meth:`coalmine.training.clipping.ClosedForm.clipped_sums`, from the gradients themselves."""
+        names, rows = self._body.names, batch.x.shape[1]
+        for model, n in enumerate(batch.counts or [rows] * batch.x.shape[0]):
+            parameters = {name: view[model] for name, view in zip(names, views[0], strict=True)}
             sums = [view[model] for view in out[0]]
             if not accumulate:
                 for total in sums:
                     total.zero_()
             for start in range(0, n, self._chunk):
                 part = slice(start, min(start + self._chunk, n))
-                gradients, _ = self._gradients(parameters, x[model, part], targets[model, part])
-                flat = [gradients[name].flatten(1) for name in self._names]
+                gradients, _ = self._gradients(parameters, batch.x[model, part], batch.targets[model, part])
+                flat = [gradients[name].flatten(1) for name in names]
                 squares = sum((g.square().sum(1) for g in flat[1:]), flat[0].square().sum(1))
-                factors = clip_factors(squares, clip=clip).mul_(weights[model, part])
+                factors = clip_divisors(squares.sqrt(), clip=clip).reciprocal_().mul_(batch.weights[model, part])
                 for total, g in zip(sums, flat, strict=True):
                     total.add_((factors @ g).view_as(total))
+
+
+def make_engine(network: Network, *, device: torch.device, dtype: torch.dtype) -> ClosedForm | PerExample:
+    """What computes clipped sums for this network: closed forms where every layer has one."""
+    first = network.layers()[0]
+    if isinstance(first, Opaque):
+        return PerExample(first, device=device, dtype=dtype)
+    return ClosedForm(network, device=device, dtype=dtype)

@@ -15,17 +15,17 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
-from coalmine.training import compiled, fused, networks
-from coalmine.training.architectures import takes_tokens
+from coalmine.training import backends, fused, networks
 from coalmine.training.batching import Table, width
-from coalmine.training.canary import ExampleCanary, GradientCanary, Neighbours
+from coalmine.training.canary import ExampleCanary, GradientCanary, GradientRows, Neighbours
 from coalmine.training.compiled import CompiledTable
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import AlikeRows, Dataset
-from coalmine.training.embedding import Embedding
-from coalmine.training.modules import FromModule
+from coalmine.training.job import Job
+from coalmine.training.layers import Embedding
+from coalmine.training.modules import FromModule, check_independence
 from coalmine.training.pair import check_pair
-from coalmine.training.stack import Stack, StackResult, shared_table
+from coalmine.training.stack import Stack, StackResult, make_table
 
 CPU_STACK = 16
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
@@ -54,15 +54,6 @@ class TrainingResult:
     def succeeded(self) -> NDArray[np.bool_]:
         """Which trials ended with finite parameters and scores."""
         return np.asarray([int(trial) not in self.failures for trial in self.trials])
-
-
-def alternating_worlds(trials: ArrayLike) -> NDArray[np.int64]:
-    """World 0 for even trials, world 1 for odd ones: fixed beforehand, half and half.
-
-    >>> alternating_worlds([0, 1, 2, 7]).tolist()
-    [0, 1, 0, 1]
-    """
-    return np.asarray(trials, dtype=np.int64) % 2
 
 
 def train(
@@ -95,40 +86,30 @@ def train(
     numbers, sides = _check_trials(trials, worlds)
     _validate.instance("fingerprint", fingerprint, str)
     check_fit(network, neighbours, config)
-    if _paired(config, observer):
+    if observer is not None:
+        _validate.instance("observer", observer, Observer)
+        View.parse(observer.view)
+    job = Job(network, neighbours, config, fingerprint, device_named(device), observer)
+    if job.paired:
         check_pair(neighbours)
-    place = device_named(device)
-    every_step = observer is not None and observer.view == View.ALL_ITERATES
-    refused = fused.refusal(network, config=config, neighbours=neighbours, device=place, every_step=every_step)
-    fast = refused is None
-    if config.products == "bf16" and place.type == "cuda" and not fast:
+    place, refused = job.device, fused.refusal(job)
+    if config.products == "bf16" and place.type == "cuda" and refused is not None:
         raise UnsupportedError(f"products = 'bf16' is for the fused kernels, which cannot train this: it {refused}")
-    size = fused.STACK if fast else choose_stack(network, neighbours, config, device=device)
+    size = fused.STACK if refused is None else choose_stack(job)
     if stack is not None and place.type == "cpu":
         size = _validate.integer("stack", stack, at_least=1)
-    if observer is not None:
-        View.parse(observer.view)
     notes: list[str] = []
-    failures: dict[int, str] = {}
-    scores: list[NDArray[np.float64]] = []
+    done: list[StackResult] = []
     with one_thread(place), _precision(config, place), torch.no_grad():
-        paired = _paired(config, observer)
-        table = None if fast else shared_table(network, neighbours, config, device=place, paired=paired)
+        table = None if refused is None else make_table(job)
         start = 0
         while start < numbers.size:
             part = slice(start, start + size)
             try:
-                done = _train_stack(
-                    network,
-                    neighbours,
-                    config,
-                    fingerprint,
-                    numbers[part],
-                    sides[part],
-                    observer,
-                    place,
-                    None if fast else size,
-                    table,
+                done.append(
+                    fused.train_fused(job, trials=numbers[part], worlds=sides[part])
+                    if refused is None
+                    else _train_stack(job, trials=numbers[part], worlds=sides[part], table=table, size=size)
                 )
             except (RuntimeError, MemoryError) as error:
                 if not _out_of_memory(error):
@@ -140,15 +121,13 @@ def train(
                 size = max(1, size // 2)
                 notes.append(_memory_note(size, int(numbers[start]), place))
                 continue
-            failures.update(done.failures)
-            if done.scores is not None:
-                scores.append(done.scores)
             start += size
+    scores = [one.scores for one in done if one.scores is not None]
     return TrainingResult(
         trials=numbers,
         worlds=sides,
         scores=np.concatenate(scores) if scores else None,
-        failures=failures,
+        failures={trial: reason for one in done for trial, reason in one.failures.items()},
         notes=tuple(notes),
         precision=_precision_name(config, place),
         device=str(place),
@@ -157,49 +136,11 @@ def train(
 
 
 def _train_stack(
-    network: networks.Network,
-    neighbours: Neighbours,
-    config: TrainingConfig,
-    fingerprint: str,
-    trials: NDArray[np.int64],
-    worlds: NDArray[np.int64],
-    observer: Observer | None,
-    device: torch.device,
-    size: int | None,
-    table: Table | CompiledTable | None,
+    job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], table: Table | CompiledTable | None, size: int
 ) -> StackResult:
-    """One stack, by the fused kernels where ``size`` is None; its memory is free again when this returns."""
-    if size is None:
-        return fused.train_fused(
-            network,
-            config=config,
-            neighbours=neighbours,
-            fingerprint=fingerprint,
-            trials=trials,
-            worlds=worlds,
-            observer=observer,
-            device=device,
-        )
-    stack = Stack(
-        network,
-        neighbours,
-        config,
-        fingerprint=fingerprint,
-        trials=trials,
-        worlds=worlds,
-        device=device,
-        table=table,
-        room=size if device.type == "cuda" else 0,
-        paired=_paired(config, observer),
-    )
-    return stack.train(observer)
-
-
-def _paired(config: TrainingConfig, observer: Observer | None) -> bool:
-    """Whether the worlds are kept apart: the noise needs it, or an observer who knows both data sets."""
-    return config.noise_scale == "local" or (
-        observer is not None and observer.view == View.ALL_ITERATES and getattr(observer, "knows_both_worlds", False)
-    )
+    """One stack; its memory is free again when this returns."""
+    room = size if job.device.type == "cuda" else 0
+    return Stack(job, trials=trials, worlds=worlds, table=table, room=room).train()
 
 
 def _out_of_memory(error: Exception) -> bool:
@@ -234,13 +175,11 @@ def check_fit(network: networks.Network, neighbours: Neighbours, config: Trainin
     base, canary = neighbours.base, neighbours.canary
     size = networks.parameter_count(network)
     if not isinstance(base, Dataset):
-        if canary is not None and hasattr(canary, "examples"):
-            raise InvalidInputError("canary is an example: expected a gradient where the base data has no examples")
         if isinstance(base, AlikeRows) and config.sampling is Sampling.SHUFFLE:
             raise _validate.reject("sampling", config.sampling.value, "poisson or full for rows that are all alike")
     else:
         networks.check_layers(network)
-        if takes_tokens(network):
+        if networks.takes_tokens(network):
             _check_tokens(network, base, canary)
         if base.shape != network.input_shape:
             raise InvalidInputError(f"x has rows of shape {base.shape}: the network expects {network.input_shape}")
@@ -252,10 +191,16 @@ def check_fit(network: networks.Network, neighbours: Neighbours, config: Trainin
                     f"{name}[{bad[0]}]", int(labels[bad[0]]), f"a label from 0 to {network.classes - 1}"
                 )
         if isinstance(network, FromModule):
-            network.check_independence(base.x)
+            rows = base.x[:4] if network.tokens else base.x[:4].astype(np.float64)
+            check_independence(network.body, rows, classes=network.classes)
     if isinstance(canary, GradientCanary) and canary.gradient.size != size:
         raise InvalidInputError(f"the canary's gradient has {canary.gradient.size} entries: the network has {size}")
-    start = config.initialisation
+    if isinstance(canary, GradientRows):
+        if isinstance(base, AlikeRows):
+            raise InvalidInputError("canary has rows of gradients: expected base rows that are not all alike")
+        if int(canary.indices.max()) >= size:
+            raise _validate.reject("canary indices", int(canary.indices.max()), f"parameters 0 to {size - 1}")
+    start = config.initialization
     if isinstance(start, GivenWeights) and start.values.size != size:
         raise InvalidInputError(f"initial weights has {start.values.size} entries: the network has {size}")
     config.rate(base.rows)
@@ -275,9 +220,7 @@ def _check_tokens(network: networks.Network, base: Dataset, canary: object) -> N
             )
 
 
-def choose_stack(
-    network: networks.Network, neighbours: Neighbours, config: TrainingConfig, *, device: str = "cpu"
-) -> int:
+def choose_stack(job: Job) -> int:
     """How many models to stack, from what they need: at most 16 and 2 GiB on a CPU (1024 without
     gradients to compute), 1024 and 8 GiB on a GPU.
 
@@ -286,18 +229,17 @@ def choose_stack(
 
     >>> base = Dataset(np.zeros((6000, 784), dtype=np.float32), np.zeros(6000, dtype=int))
     >>> config = TrainingConfig(steps=576, batch_size=250, clip=1.0, noise_multiplier=1.55, learning_rate=0.15)
-    >>> choose_stack(networks.Mlp(784), Neighbours(base), config)
+    >>> choose_stack(Job(networks.Mlp(784), Neighbours(base), config, "an example", torch.device("cpu")))
     16
     """
-    on_cpu = device == "cpu"
-    most, budget = (CPU_STACK, 2**31) if on_cpu else (GPU_STACK, 2**33)
-    if not isinstance(neighbours.base, Dataset):
+    most, budget = (CPU_STACK, 2**31) if job.device.type == "cpu" else (GPU_STACK, 2**33)
+    floats = 8 * networks.parameter_count(job.network)
+    if isinstance(job.neighbours.base, Dataset):
+        example = networks.example_floats(job.network)
+        floats += width(job.config, rows=job.rows, example_floats=example) * example
+    else:
         most = GPU_STACK
-    floats = 8 * networks.parameter_count(network)
-    if isinstance(neighbours.base, Dataset):
-        example = networks.example_floats(network)
-        floats += width(config, rows=neighbours.base.rows, example_floats=example) * example
-    fit = max(1, budget // ((4 if config.dtype == "float32" else 8) * floats))
+    fit = max(1, budget // (job.dtype.itemsize * floats))
     return int(min(most, 2 ** int(math.log2(fit))))
 
 
@@ -326,7 +268,7 @@ def one_thread(device: torch.device | None = None) -> Iterator[None]:
 
 def _precision_name(config: TrainingConfig, device: torch.device) -> str:
     """What the numbers were computed in, and whether by compiled kernels: those round otherwise in the last bits."""
-    if compiled.usable(device=device, dtype=getattr(torch, config.dtype)):
+    if backends.compiled(device=device, dtype=torch.float32) and config.dtype == "float32":
         return f"{config.dtype} compiled"
     return config.products if config.products != "float32" and device.type == "cuda" else config.dtype
 

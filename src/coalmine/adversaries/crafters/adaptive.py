@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coalmine.adversaries.crafters.differentiable import Differentiable, for_each_model
-from coalmine.training import Dataset, Network, StackState
+from coalmine.adversaries.crafters.differentiable import Differentiable, extent, for_each_model
+from coalmine.training import AdaptiveExample, Dataset, Network, StackState
 
 SIGNS = {"lower": -1.0, "raise": 1.0}
 
 
-class AdaptiveExamples:
+class AdaptiveExamples(AdaptiveExample):
     """An adaptive canary: x maximises ±ℓ(m − η·clip_C(∇ℓ(m, x, y))/B, query) by ``steps`` steps of ascent on x.
 
     The gradient with respect to x goes through the gradient with respect to m (double back-propagation). ``sign`` says
@@ -25,7 +25,6 @@ class AdaptiveExamples:
     example, a function of that model alone; steps have a fixed length and x stays within the range of the data.
     """
 
-    copies = 1
     memoryless = True
 
     def __init__(
@@ -44,12 +43,8 @@ class AdaptiveExamples:
         self._network: Any = network  # a frozen dataclass, and so hashable
         self._query = query
         self._clip, self._rate, self._sign, self._steps = clip, rate, SIGNS[sign], steps
-        rows = np.asarray(data.x, dtype=np.float64)
-        self._low, self._high = float(rows.min()), float(rows.max())
-        self._length = step_rate * float(np.mean(np.linalg.norm(rows.reshape(data.rows, -1), axis=1)))
-
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Nothing to forget: every step starts from the query."""
+        self._low, self._high, norm = extent(data)
+        self._length = step_rate * norm
 
     def examples(self, state: StackState) -> tuple[Tensor, Tensor]:
         """One example for each model, ``[S, 1, ...]``, and its label."""

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn import functional
 
-from coalmine.training import Network, module
+from coalmine.training import Dataset, Functional, Network, clip_divisors, module
 
 
 class Differentiable:
     """ℓ(m, x, y) of models given as parameter vectors: ``models [S, P]``, inputs ``[S, ...]``, labels ``[S]``."""
 
     def __init__(self, network: Network, *, device: torch.device, dtype: torch.dtype) -> None:
-        self._body = module(network).to(device=device, dtype=dtype)
-        self._names = [(name, p.shape) for name, p in self._body.named_parameters() if p.requires_grad]
-        for parameter in self._body.parameters():
-            parameter.requires_grad_(False)
+        self._body = Functional(module(network), device=device, dtype=dtype)
 
     def _one(self, vector: Tensor, x: Tensor) -> Tensor:
         """The outputs of one model at one input, ``[classes]``."""
-        values, start = {}, 0
-        for name, shape in self._names:
-            size = math.prod(shape)
-            values[name] = vector[start : start + size].view(shape)
-            start += size
-        outputs: Tensor = functional_call(self._body, values, (x.unsqueeze(0),))
-        return outputs[0]
+        return self._body(self._body.named(vector), x.unsqueeze(0))[0]
 
     def logits(self, models: Tensor, x: Tensor) -> Tensor:
         """The outputs, ``[S, classes]``."""
@@ -52,7 +43,7 @@ class Differentiable:
             # No model's loss depends on another's vector, so the gradient of the sum is each one's own.
             (gradient,) = torch.autograd.grad(self.losses(start, x, y).sum(), start, create_graph=True)
             norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-            return self.losses(start - rate * gradient / (norms / clip).clamp(min=1.0), *query)
+            return self.losses(start - rate * gradient / clip_divisors(norms, clip=clip), *query)
 
     def slope(
         self, models: Tensor, x: Tensor, y: Tensor, *, query: tuple[Tensor, Tensor], clip: float, rate: float
@@ -62,6 +53,12 @@ class Differentiable:
             point = x.detach().requires_grad_(True)
             after = self.after_step(models, point, y, query=query, clip=clip, rate=rate)
             return torch.autograd.grad(after.sum(), point)[0]
+
+
+def extent(data: Dataset) -> tuple[float, float, float]:
+    """The least and the greatest value in the data, and the mean norm of a row."""
+    rows = np.asarray(data.x, dtype=np.float64)
+    return float(rows.min()), float(rows.max()), float(np.mean(np.linalg.norm(rows.reshape(data.rows, -1), axis=1)))
 
 
 def for_each_model(function: Callable[[Tensor], tuple[Tensor, ...]], models: Tensor) -> tuple[Tensor, ...]:

@@ -11,15 +11,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coalmine import _validate, seeds
+from coalmine import seeds
 from coalmine.adversaries.attack import Scene
-from coalmine.adversaries.content import Content
-from coalmine.adversaries.crafters.differentiable import Differentiable
+from coalmine.adversaries.crafters.differentiable import Differentiable, extent
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.roles import Iterate, View
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, train
-from coalmine.training.architectures import takes_tokens
-from coalmine.training.trainer import one_thread
+from coalmine.roles import Models, Observer, View
+from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, one_thread, takes_tokens, train
 
 SOURCES = ("held_out", "base")
 
@@ -45,7 +42,7 @@ def query(
     ``ascent_rate`` times the mean norm of the rows long, and x stays within the range of the data: a picture stays a
     picture. All of it runs on the CPU in float64, so that the worlds are the same whatever device trains in them.
     """
-    needs_learning(scene, "a shadow model")
+    scene.require_learning("a shadow model")
     if takes_tokens(scene.network):
         raise UnsupportedError("crafter 2 climbs a loss along its input, and tokens cannot be moved: use api")
     chosen = scene.base if shadow_data == "base" or scene.held_out is None else scene.held_out
@@ -62,38 +59,23 @@ def query(
     if shadow_steps is not None:
         config = dataclasses.replace(config, steps=min(config.steps, shadow_steps))
     network: Any = scene.network  # a frozen dataclass, and so hashable
-    return _query(Content(chosen), network, config, scene.seed, shadows, ascent_steps, ascent_rate)
+    return _query(chosen, network, config, scene.seed, shadows, ascent_steps, ascent_rate)
 
 
-def needs_learning(scene: Scene, who: str) -> None:
-    """Refuse a training that learns nothing."""
-    if scene.training.learning_rate == 0.0:
-        raise _validate.reject(
-            "learning_rate", 0.0, f"a number above 0: {who} looks at what was learnt (malicious-dataset does not)"
-        )
-
-
-class _Keep:
-    """Keeps the final parameters."""
+class _Keep(Observer):
+    """Keeps the final parameters of one stack."""
 
     view = View.FINAL_MODEL
     parameters: torch.Tensor
 
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Nothing to forget."""
-
-    def observe(self, iterate: Iterate) -> None:
-        """Never called."""
-
-    def finish(self, models: Any) -> NDArray[np.float64]:
-        """One stack, kept whole; the scores are not used."""
+    def finish(self, models: Models) -> None:
+        """No scores."""
         self.parameters = torch.as_tensor(models.parameters).double().clone()
-        return np.zeros(len(models.trials))
 
 
 @functools.lru_cache(maxsize=8)
 def _query(
-    content: Content,
+    data: Dataset,
     network: Network,
     config: TrainingConfig,
     seed: int,
@@ -102,7 +84,6 @@ def _query(
     ascent_rate: float,
 ) -> Query:
     """The same query for every adversary of an audit that asks for it."""
-    data = content.data
     kept = _Keep()
     result = train(
         network,
@@ -138,14 +119,12 @@ def _ascend(
     def mean_loss(x: torch.Tensor) -> torch.Tensor:
         return body.losses(models, x.expand(models.shape[0], *x.shape), labels).mean()
 
-    rows = np.asarray(data.x, dtype=np.float64)
-    low, high = float(rows.min()), float(rows.max())
-    length = rate * float(np.mean(np.linalg.norm(rows.reshape(data.rows, -1), axis=1)))
-    x = torch.from_numpy(rows[row].copy())
+    low, high, norm = extent(data)
+    x = torch.from_numpy(np.array(data.x[row], dtype=np.float64))
     for _ in range(steps):
         with torch.enable_grad():
             point = x.clone().requires_grad_(True)
             (slope,) = torch.autograd.grad(mean_loss(point), point)
-        x = (x + length * slope / torch.linalg.vector_norm(slope).clamp(min=1e-300)).clamp(low, high)
+        x = (x + rate * norm * slope / torch.linalg.vector_norm(slope).clamp(min=1e-300)).clamp(low, high)
     with torch.no_grad():
         return x.numpy(), float(mean_loss(x))

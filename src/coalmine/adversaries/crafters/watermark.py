@@ -11,8 +11,7 @@ from torch import Tensor
 
 from coalmine import _validate
 from coalmine.adversaries.attack import Scene
-from coalmine.adversaries.crafters.shadow import needs_learning
-from coalmine.training import StackState, parameter_count
+from coalmine.training import AdaptiveGradient, StackState, parameter_count
 
 
 class Movement:
@@ -44,10 +43,8 @@ def signs(pairs: int) -> NDArray[np.float64]:
     return np.tile([1.0, -1.0], pairs)
 
 
-class Watermark:
+class Watermark(AdaptiveGradient):
     """An adaptive canary: nothing in the first t₀ steps, then ±C/√(2n) on the 2n parameters that moved least."""
-
-    copies = 1
 
     def __init__(self, *, clip: float, pairs: int, measure: int) -> None:
         self._pairs, self._measure = pairs, measure
@@ -88,4 +85,4 @@ def check_watermark(scene: Scene, *, pairs: int, measure: int) -> None:
         raise _validate.reject(
             "measure", measure, f"fewer steps than the training has, {scene.training.steps}: nothing would be marked"
         )
-    needs_learning(scene, "the choice of parameters that move least")
+    scene.require_learning("the choice of parameters that move least")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,20 +13,16 @@ from torch import Tensor
 from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
-from coalmine.roles import Iterate, Models, PairedIterate, View
+from coalmine.roles import DISTANCE, LOSS, Distinguisher, Iterate, Models, View
 from coalmine.training import TrainingConfig
 
-LOSS = "loss"
-"""The column with minus the loss of the final model at the canary: what membership inference sees of the training."""
-DISTANCE = "distance"
-"""The column with √Σ_t (LS_t/s_t)²: how far the worlds are apart over all steps, in units of the noise."""
 SENSITIVITY = "sensitivity"
 """The columns with LS_t of single steps, such as ``sensitivity_1``, in units of a clipped gradient."""
 MOST_STEPS = 32
 """Of longer trainings, as many steps in equal distances keep their sensitivity."""
 
 
-class Belief:
+class Belief(Distinguisher):
     """ln(β/(1 − β)): the log-odds of world 1 after all steps, from even odds (A_DI,Gau, Algorithm 1 of bernau-2021).
 
     With S the clipped sum of the drawn rows that both worlds share, g₁ the clipped gradient of the canary, g₀ that of
@@ -71,7 +67,8 @@ class Belief:
 
     def observe(self, iterate: Iterate) -> None:
         """Bayes' rule for one step, for every model of the stack."""
-        pair = cast(PairedIterate, iterate).pair
+        pair = iterate.pair
+        assert pair is not None
         canary = _wide(pair.canary)
         replaced = None if pair.replaced is None else _wide(pair.replaced)
         apart = canary if replaced is None else canary - replaced

@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.roles import Iterate, View
-from coalmine.training import BlackBox, Network
-from coalmine.training.stack import make_engine
+from coalmine.roles import Distinguisher, Iterate, View
+from coalmine.training import Network, losses
 
 STATISTICS = ("mean", "max")
 
 
-class LossOverSteps:
+class LossOverSteps(Distinguisher):
     """Minus the mean, or minus the largest, of the query's loss over the models after each step.
 
     Training on what lowers the query's loss makes both smaller. With ``raised`` the canary pushes the loss up instead,
@@ -32,21 +31,16 @@ class LossOverSteps:
 
     def start(self, trials: NDArray[np.int64]) -> None:
         """Forget the stack before."""
-        self._engine: Any = None
         self._seen = 0
         self._kept = np.zeros(len(trials)) if self._statistic == "mean" else np.full(len(trials), -np.inf)
 
     def observe(self, iterate: Iterate) -> None:
         """The loss of every model after this step."""
-        models = iterate.parameters
-        if self._engine is None:
-            self._engine = make_engine(self._network, device=models.device, dtype=models.dtype)
-        losses = BlackBox(self._engine, models, iterate.trials, self._network).losses(self._x, self._y)[:, 0]
-        self._kept = self._kept + losses if self._statistic == "mean" else np.maximum(self._kept, losses)
+        now = losses(self._network, iterate.parameters, x=self._x, y=self._y)[:, 0]
+        self._kept = self._kept + now if self._statistic == "mean" else np.maximum(self._kept, now)
         self._seen += 1
 
     def finish(self, models: Any) -> NDArray[np.float64]:
         """Scores of the stack."""
-        self._engine = None
         divisor = self._seen if self._statistic == "mean" else 1
         return np.asarray(self._direction * self._kept / divisor)

@@ -18,7 +18,6 @@ component alone, with its symbols mixed up; a density is no ratio, and it leaves
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -28,46 +27,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coalmine.adversaries.crafters.watermark import Movement, signs
-from coalmine.roles import Iterate, View
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, ZeroGradients
-from coalmine.training.batching import FullBatcher, width
-from coalmine.training.clipping import parameter_views
-from coalmine.training.layers import Run, Scratch
-from coalmine.training.models import padded
-from coalmine.training.networks import example_floats
-from coalmine.training.stack import make_engine, make_table
-
-LEAST_SIGMA = 0.05
-"""Without noise the ratio is 0 or infinite; scores then use this σ, which keeps them finite and in the same order."""
+from coalmine.roles import Distinguisher, Iterate, View
+from coalmine.training import Dataset, Network, TrainingConfig, ZeroGradients, clipped_sums, log_ratio
 
 
-def log_ratio(projection: NDArray[np.float64], *, sample_rate: float, sigma: float) -> NDArray[np.float64]:
-    """ln((1 − q) + q·exp((s − ½)/σ²)) for projections s in units of C, in log space.
-
-    >>> log_ratio(np.array([0.5, 100.0]), sample_rate=0.01, sigma=1.0).round(4).tolist()
-    [0.0, 94.8948]
-    """
-    sigma = max(sigma, LEAST_SIGMA)
-    exponent = (np.asarray(projection, dtype=np.float64) - 0.5) / sigma**2
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.logaddexp(np.log1p(-sample_rate), np.log(sample_rate) + exponent))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Mechanism:
-    """What the adversary knows of the training: base rows, network, and every number."""
-
-    base: Dataset | ZeroGradients
-    network: Network
-    training: TrainingConfig
-
-    @property
-    def sample_rate(self) -> float:
-        """q."""
-        return self.training.rate(self.base.rows)
-
-
-class WatermarkRatio:
+class WatermarkRatio(Distinguisher):
     """Σ over steps of the log-likelihood ratio of the watermark.
 
     With ``measure`` = t₀ > 0 the 2n parameters are those that moved least in the first t₀ steps, and only later steps
@@ -78,10 +42,21 @@ class WatermarkRatio:
 
     view = View.ALL_ITERATES
 
-    def __init__(self, mechanism: Mechanism, *, pairs: int, measure: int = 0, every: int = 0) -> None:
-        self._mechanism, self._pairs, self._measure, self._every = mechanism, pairs, measure, every
-        training = mechanism.training
-        self._scale = training.expected_batch(mechanism.base.rows) / training.clip
+    def __init__(
+        self,
+        base: Dataset | ZeroGradients,
+        network: Network,
+        training: TrainingConfig,
+        *,
+        pairs: int,
+        measure: int = 0,
+        every: int = 0,
+    ) -> None:
+        """``base``, ``network``, ``training``: what the adversary knows of the training."""
+        self._base, self._network, self._training = base, network, training
+        self._pairs, self._measure, self._every = pairs, measure, every
+        self._scale = training.expected_batch(base.rows) / training.clip
+        self._rate = training.rate(base.rows)
         self._signs = signs(pairs) / math.sqrt(2 * pairs)
         self.start(np.zeros(0, dtype=np.int64))
 
@@ -89,7 +64,6 @@ class WatermarkRatio:
         """Forget the stack before."""
         self._movement = Movement(pairs=self._pairs)
         self._points: Tensor | None = None
-        self._mean: _MeanGradient | None = None
         self._drift = np.zeros(len(trials))
         self._total = np.zeros(len(trials))
 
@@ -105,8 +79,7 @@ class WatermarkRatio:
         if self._every and (iterate.step - self._measure - 1) % self._every == 0:
             self._drift = self._expected(iterate.previous)
         projection = self._scale * self._project(gradient, self._points) - self._drift
-        training = self._mechanism.training
-        self._total += log_ratio(projection, sample_rate=self._mechanism.sample_rate, sigma=training.noise_multiplier)
+        self._total += log_ratio(projection, sample_rate=self._rate, sigma=self._training.noise_multiplier)
 
     def _project(self, vectors: Tensor, points: Tensor) -> NDArray[np.float64]:
         """⟨vector, w⟩ for each model."""
@@ -116,56 +89,10 @@ class WatermarkRatio:
     def _expected(self, models: Tensor) -> NDArray[np.float64]:
         """What the base rows add in the mean, in units of C."""
         assert self._points is not None
-        if self._mean is None:
-            self._mean = _MeanGradient(self._mechanism, models)
-        return (
-            self._mechanism.sample_rate
-            / self._mechanism.training.clip
-            * self._project(self._mean(models), self._points)
-        )
+        assert isinstance(self._base, Dataset)
+        sums = clipped_sums(self._network, models, dataset=self._base, config=self._training)
+        return self._rate / self._training.clip * self._project(sums, self._points)
 
     def finish(self, models: Any) -> NDArray[np.float64]:
         """Scores of the stack."""
-        self._mean = None
         return self._total.copy()
-
-
-class _MeanGradient:
-    """Σ_i clip_C(∇ℓ(m, x_i)) over all base rows, for every model of the stack."""
-
-    def __init__(self, mechanism: Mechanism, models: Tensor) -> None:
-        network, training = mechanism.network, mechanism.training
-        neighbours = Neighbours(mechanism.base)
-        table = make_table(network, neighbours, training, device=models.device)
-        assert table is not None
-        self._clip = training.clip
-        rows = mechanism.base.rows
-        self._batches = FullBatcher(
-            table,
-            neighbours,
-            worlds=[0] * models.shape[0],
-            width=width(training, rows=rows, example_floats=example_floats(network)),
-            divisor=1.0,
-        )
-        self._engine = make_engine(network, device=models.device, dtype=models.dtype)
-        self._scratch = Scratch(device=models.device, dtype=models.dtype)
-        # Every model's vector starts on a cache line, as in the trainer: then its place does not touch its last bits.
-        stack, size = models.shape
-        room = torch.zeros((2, stack, padded(size)), dtype=models.dtype, device=models.device)
-        self._models, self._sums = room[0, :, :size], room[1, :, :size]
-
-    def __call__(self, models: Tensor) -> Tensor:
-        self._models.copy_(models)
-        layers = self._engine.layers
-        for number, batch in enumerate(self._batches.passes(examples=None)):
-            self._engine.clipped_sums(
-                parameter_views(self._models, layers),
-                parameter_views(self._sums, layers),
-                x=batch.x,
-                targets=batch.targets,
-                weights=batch.weights,
-                clip=self._clip,
-                run=Run(self._scratch, batch.counts, input_squares=batch.squares),
-                accumulate=number > 0,
-            )
-        return self._sums

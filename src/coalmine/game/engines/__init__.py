@@ -1,1 +1,5 @@
-"""Engines run blocks somewhere; they never change what a block gives."""
+"""Where blocks are played: any :class:`coalmine.game.Engine`; on this machine it is :class:`LocalEngine`."""
+
+from coalmine.game.engines.local import LocalEngine
+
+__all__ = ["LocalEngine"]

@@ -11,27 +11,29 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coalmine.auditing.config import AdversarySection, AuditConfig, Execution
-from coalmine.auditing.run import Played, Watcher, play_adversary
+from coalmine.auditing.judge import Evidence
+from coalmine.auditing.run import Game
 from coalmine.auditing.setting import Setting
-from coalmine.game.engines.local import Workers
+from coalmine.game import Engine, Watcher
 from coalmine.store import Store
 from coalmine.studies.cells import Cell, Scale, Study
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bench:
-    """Where trainings are kept, how they are run and by which processes, and who is told."""
+    """Where trainings are kept, how they are run and by which engine, and who is told."""
 
     store: Store
     how: Execution
     watcher: Watcher
-    workers: Workers | None = None
+    engine: Engine
 
-    def play(self, setting: Setting, section: AdversarySection) -> Played:
+    def play(self, setting: Setting, section: AdversarySection) -> Evidence:
         """Bring one adversary of an audit to its number of trials."""
-        return play_adversary(
-            setting, section, store=self.store, how=self.how, watcher=self.watcher, workers=self.workers
-        )
+        game = Game.of(setting, section, trials=section.trials or setting.config.audit.trials)
+        game.register(self.store)
+        trials = game.play(self.store, engine=self.engine, device=self.how.device, watcher=self.watcher)
+        return Evidence(run=game.run, attack=game.facts, trials=trials, wanted=game.trials)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,9 @@ from coalmine import _validate, bounds
 from coalmine.accounting import standard
 from coalmine.adversaries.distinguishers.likelihood import SENSITIVITY
 from coalmine.auditing.config import AuditConfig, parse
-from coalmine.auditing.persons import beliefs_of, log_odds_of
-from coalmine.auditing.proof import scores_of
+from coalmine.auditing.persons import beliefs_of
+from coalmine.auditing.proof import log_odds_of, scores_of
+from coalmine.auditing.run import subject_of
 from coalmine.auditing.setting import prepare
 from coalmine.identifiability import advantage, estimates
 from coalmine.identifiability import belief as beliefs
@@ -65,15 +66,14 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     setting = prepare(settings, data_dir=bench.how.data_dir)
     played = bench.play(setting, settings.adversary[0])
     scores, odds, trials = scores_of(played.trials), log_odds_of(played.trials), played.trials
-    relation, delta = played.attack.neighbours.relation, settings.audit.delta
+    relation, delta = played.attack.relation, settings.audit.delta
     epsilon = beliefs.to_epsilon(cell.tree["belief"])
     # The beliefs are held against the ρβ that was asked for, as in the paper.
     found = dataclasses.replace(
         beliefs_of(
             trials,
-            relation=relation,
-            training=setting.training,
-            sample_rate=setting.sample_rate,
+            played.attack,
+            subject=subject_of(setting),
             delta=delta,
             confidence=settings.audit.confidence,
         ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from coalmine import bounds
 from coalmine.auditing.config import AuditConfig
-from coalmine.auditing.proof import distance, scores_of
+from coalmine.auditing.proof import scores_of
 from coalmine.auditing.setting import prepare
+from coalmine.records import Relation
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
 
@@ -35,9 +36,9 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         heuristic = setting.heuristic.epsilon if setting.heuristic else None
         trials += len(played.trials)
         seconds += played.trials.elapsed
-        neighbours, scores = played.attack.neighbours, scores_of(played.trials)
+        scores = scores_of(played.trials)
         # The paper counts rows that differ; the guarantee counts rows added and removed.
-        k, rows = neighbours.copies, distance(neighbours.relation, neighbours.copies)
+        k, rows = played.attack.copies, played.attack.copies_under(Relation.ADD_REMOVE)
         confidence, delta, own = settings.audit.confidence, settings.audit.delta, float(study.options["delta"])
         shared = 1.0 - (1.0 - confidence) / len(wanted)
         by_copies[k] = {

@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterator, Mapping
 
 from coalmine.auditing.config import AdversarySection, AuditConfig
-from coalmine.auditing.proof import prove, read_as, scores_of
+from coalmine.auditing.proof import prove, scores_of
 from coalmine.auditing.setting import prepare
+from coalmine.bounds.methods import METHODS
 from coalmine.records import LowerBound
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
@@ -48,12 +49,10 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         seconds += played.trials.elapsed
         first, others = prove(
             scores_of(played.trials),
+            played.attack,
             delta=settings.audit.delta,
             confidence=1.0 - (1.0 - settings.audit.confidence) / len(parts),
-            relation=played.attack.neighbours.relation,
-            copies=played.attack.neighbours.copies,
             mechanism=setting.mechanism,
-            view=read_as(setting, played.attack),
         )
         own = dict.fromkeys(BOUNDS, 0.0)
         for name, epsilon in _named(first, others):
@@ -80,13 +79,8 @@ def _named(first: LowerBound, others: tuple[object, ...]) -> Iterator[tuple[str,
     """The bounds of one adversary by the names of the columns."""
     yield "proved", first.epsilon
     for other in others:
-        if not isinstance(other, LowerBound) or other.relation is not first.relation:
-            continue
-        if other.method == "gdp":
-            yield "if Gaussian", other.epsilon
-        elif other.method == "dpsgd":
-            last = any("last iterate" in words for words in other.assumptions)
-            yield "if last iterate" if last else "if DP-SGD", other.epsilon
+        if isinstance(other, LowerBound) and other.relation is first.relation and not METHODS[other.method].decides:
+            yield METHODS[other.method].short, other.epsilon
 
 
 MEASURE = Measure(

@@ -8,9 +8,9 @@ import math
 from coalmine import bounds
 from coalmine.accounting import encoding
 from coalmine.auditing.config import AuditConfig
-from coalmine.auditing.proof import distance, if_dpsgd, read_as, scores_of
+from coalmine.auditing.proof import scores_of
 from coalmine.auditing.setting import prepare
-from coalmine.records import DpSgd
+from coalmine.records import DpSgd, Relation
 from coalmine.roles import View
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
@@ -34,15 +34,14 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     scores, mechanism = scores_of(played.trials), setting.mechanism
     assert mechanism is not None
     delta, confidence = settings.audit.delta, settings.audit.confidence
-    neighbours = played.attack.neighbours
-    rows = distance(neighbours.relation, neighbours.copies)
+    rows = played.attack.copies_under(Relation.ADD_REMOVE)
     found: dict[str, float | None] = {"if last iterate": None}
     families = {"if DP-SGD": "standard"}
-    if read_as(setting, played.attack) is not View.ALL_ITERATES:
+    if played.attack.reads_as is not View.ALL_ITERATES:
         families = {"if last iterate": "last_iterate", **families}
     found |= {
-        name: if_dpsgd(
-            scores, mechanism, family=family, delta=delta, confidence=confidence, copies=rows, weigh="curves"
+        name: bounds.dpsgd(
+            scores, mechanism=mechanism, family=family, delta=delta, confidence=confidence, copies=rows, weigh="curves"
         ).epsilon
         for name, family in families.items()
     }

@@ -1,0 +1,335 @@
+"""The one judge: trials and a claim in, a verdict out, the same for every game.
+
+A claim is tested as a whole (:func:`coalmine.bounds.claim_test`): for a mechanism its trade-off curve, never its ε at
+one δ. *Refuted* means false at the stated confidence. *Consistent* needs more than not being refuted: this evidence
+must have been able to refute a training with clearly less noise, and says which. All else is *inconclusive*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import special, stats
+
+from coalmine import bounds
+from coalmine.auditing.facts import AttackFacts
+from coalmine.auditing.promises import epsilon_of
+from coalmine.auditing.proof import failures_of, scores_of
+from coalmine.errors import InvalidInputError
+from coalmine.game import ACCURACY
+from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Outcome, Power, Relation, Scores, Verdict
+from coalmine.store import Trials
+from coalmine.theory.curves import gaussian_mu
+
+ENOUGH = 0.8
+"""A training that leaks clearly more must have been refuted with this probability before a claim is consistent."""
+SHARES = (1 / 2, 1 / 3, 1 / 5, 1 / 10)
+"""Shares of the claimed noise that are tried: the largest that would have been refuted is named."""
+_WORDS = {1 / 2: "half", 1 / 3: "a third", 1 / 5: "a fifth", 1 / 10: "a tenth"}
+_WRONG_WAY = 1e-3
+_BLIND = 0.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Evidence:
+    """The trials of one attack with its facts; ``control`` holds the same attack on the training with less noise.
+
+    ``reasons`` are those of failed trainings, ``wanted`` the number of trials that were asked for.
+    """
+
+    run: str
+    attack: AttackFacts
+    trials: Trials
+    wanted: int
+    reasons: tuple[str, ...] = ()
+    control: Evidence | None = None
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean share of right answers on test rows of the models of world 0; None where none was kept."""
+        if ACCURACY not in self.trials.columns:
+            return None
+        kept = self.trials.in_world(0, column=ACCURACY)
+        kept = kept[np.isfinite(kept)]
+        return float(kept.mean()) if kept.size else None
+
+    @property
+    def failed(self) -> tuple[int, int]:
+        """Failed trainings in world 0 and in world 1."""
+        lost = np.isnan(self.trials.score)
+        return int(lost[self.trials.world == 0].sum()), int(lost[self.trials.world == 1].sum())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """How one attack bears on the claim.
+
+    ``p_value`` is the smallest level at which its evidence refutes the claim; ``test`` what it is about ("scores" or
+    "failures"). ``share`` of the claimed noise would have been refuted with probability ``power`` by a perfect attack
+    with as many trials (None: not even a tenth of it). ``separation`` is d′, how far apart its scores are in units of
+    their spread. ``doubts`` are reasons why it says nothing for the claim. ``control`` says whether the same attack
+    refuted the claim for the training with less noise (None: not played).
+    """
+
+    refuted: bool
+    level: float
+    p_value: float
+    test: str
+    share: float | None
+    power: float
+    separation: float
+    failed: tuple[int, int]
+    doubts: tuple[str, ...] = ()
+    control: bool | None = None
+    noise_multiplier: float | None = None
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this attack could have refuted a training that leaks clearly more."""
+        could = self.share is not None if self.control is None else self.control
+        return could and not self.doubts
+
+
+def check(claim: Claim | None, attacks: Sequence[AttackFacts], *, delta: float, confidence: float) -> None:
+    """Refuse, before any training, a confidence that no bound reaches and a claim that these attacks could not test."""
+    level = _level(confidence, len(attacks))
+    bounds.lower_bound(Scores([0.0, 0.0], [1.0, 1.0]), delta=delta, confidence=1.0 - level)
+    if claim is None:
+        return
+    bounds.check_claim(claim, confidence=1.0 - level / 2.0)
+    epsilon_of(claim)  # the result states it
+    for one in attacks:
+        if claim.relation is Relation.REPLACE and one.relation is not Relation.REPLACE:
+            raise InvalidInputError(
+                f"the claim is for neighbours by 'replace', the worlds of {one.label} differ by 'add_remove': expected "
+                "the same relation"
+            )
+
+
+def judge(
+    evidence: Sequence[Evidence], *, claim: Claim | None, confidence: float
+) -> tuple[Verdict, tuple[Judgement | None, ...]]:
+    """The verdict on a claim, and how each attack bears on it.
+
+    Args:
+        evidence: the attacks with their trials; the level is shared equally among them.
+        claim: what is said about the training; None where nothing is, and then there is nothing to refute.
+        confidence: of the verdict: a true claim is refuted with probability at most 1 − confidence.
+
+    Returns:
+        The verdict, and one judgement for each attack (None for each where there is no claim).
+
+    """
+    if claim is None:
+        reason = "nothing is promised, so there is no claim to refute: name one to have it tested"
+        return Verdict(outcome=Outcome.INCONCLUSIVE, confidence=confidence, reasons=(reason,)), (None,) * len(evidence)
+    level = _level(confidence, len(evidence))
+    found = tuple(_weigh(one, claim=claim, level=level) for one in evidence)
+    return _verdict(evidence, found, claim=claim, confidence=confidence), found
+
+
+def _level(confidence: float, attacks: int) -> float:
+    return (1.0 - confidence) / attacks
+
+
+def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
+    """One attack against the claim."""
+    scores, failed = scores_of(one.trials), one.failed
+    copies = one.attack.copies_under(claim.relation)
+    # Failing is a result like any other. It gets half the level, and only where something failed.
+    tests = [("scores", scores)] + ([("failures", failures_of(one.trials))] if any(failed) else [])
+    each = level / len(tests)
+    found = [(name, bounds.claim_test(part, claim=claim, confidence=1.0 - each, copies=copies)) for name, part in tests]
+    name, strongest = min(found, key=lambda pair: pair[1].p_value)
+    share, power = _could_refute(claim, one.trials, copies=copies, level=each)
+    control = None
+    if one.control is not None:
+        control = _weigh(dataclasses.replace(one.control, control=None), claim=claim, level=level).refuted
+    return Judgement(
+        refuted=any(test.refuted for _, test in found),
+        level=each,
+        p_value=strongest.p_value,
+        test=name,
+        share=share,
+        power=power,
+        separation=_separation(scores),
+        failed=failed,
+        doubts=tuple(_doubts(scores, failed, claim=claim, copies=copies, caught=control is True)),
+        control=control,
+        noise_multiplier=_noise_left(scores, claim, level=each, copies=copies) if strongest.refuted else None,
+    )
+
+
+def _noise_left(scores: Scores, claim: Claim, *, level: float, copies: int) -> float | None:
+    """The noise multiplier that the scores still allow, for a DP-SGD of the claimed rate and length."""
+    if isinstance(claim, EpsilonClaim):
+        return None
+    found = bounds.dpsgd(
+        scores, mechanism=claim.mechanism, delta=claim.delta, confidence=1.0 - level, copies=copies
+    ).details["noise_multiplier"]
+    return float(found) if found < claim.mechanism.noise_multiplier else None
+
+
+def _could_refute(claim: Claim, trials: Trials, *, copies: int, level: float) -> tuple[float | None, float]:
+    """The largest share of the claimed noise that a perfect attack would have refuted, and how surely."""
+    worlds = np.bincount(trials.world, minlength=2)
+    power = 0.0
+    for share in SHARES:
+        power = bounds.power(
+            claim,
+            alternative=bounds.less_noise(claim, share=share),
+            negatives=int(worlds[0]),
+            positives=int(worlds[1]),
+            confidence=1.0 - level,
+            copies=copies,
+        )
+        if power >= ENOUGH:
+            return share, power
+    return None, power
+
+
+def _separation(scores: Scores) -> float:
+    """d′ = √2·Φ⁻¹(AUC): how far apart the worlds' scores are, in units of their spread, if they were Gaussian."""
+    share = stats.mannwhitneyu(scores.world1, scores.world0).statistic / (scores.world0.size * scores.world1.size)
+    return float(math.sqrt(2.0) * special.ndtri(share))
+
+
+def _doubts(scores: Scores, failed: tuple[int, int], *, claim: Claim, copies: int, caught: bool) -> list[str]:
+    """Why an attack that refutes nothing says nothing. One that has ``caught`` its control is not blind."""
+    doubts = []
+    worlds = scores.world0.size, scores.world1.size
+    if any(failed):
+        table = [[failed[0], worlds[0] - failed[0]], [failed[1], worlds[1] - failed[1]]]
+        if stats.fisher_exact(table).pvalue < _BLIND:
+            doubts.append(
+                f"{failed[0]} of {worlds[0]} trainings failed in world 0 and {failed[1]} of {worlds[1]} in world 1: "
+                "whether a training fails depends on the world, and that leaks by itself"
+            )
+        elif sum(failed) > 0.1 * sum(worlds):
+            doubts.append(f"{sum(failed)} of {sum(worlds)} trainings failed")
+    if np.ptp(np.concatenate([scores.world0, scores.world1])) == 0.0:
+        doubts.append("every training has the same score: it tells nothing")
+        return doubts
+    if stats.mannwhitneyu(scores.world1, scores.world0, alternative="less").pvalue < _WRONG_WAY:
+        doubts.append(
+            "the scores are larger in world 0 than in world 1: a larger score must speak for world 1, so give the "
+            "score the other sign"
+        )
+        return doubts
+    # A perfect attack on a training just as claimed would show a difference almost surely: so must this one.
+    mu = copies * gaussian_mu(epsilon_of(claim), delta=claim.delta)
+    expected = mu * math.sqrt(worlds[0] * worlds[1] / sum(worlds))
+    blind = stats.mannwhitneyu(scores.world1, scores.world0, alternative="greater").pvalue > _BLIND
+    if blind and not caught and expected > 2.0 * float(special.ndtri(1.0 - _BLIND)):
+        doubts.append(
+            "the scores do not tell the worlds apart at all, so they would hardly have shown a larger leak either: use "
+            "a stronger score or canary, or hand over a broken twin of the training as a control"
+        )
+    return doubts
+
+
+def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Claim, confidence: float) -> Verdict:
+    """The attacks together."""
+    against = [(one, how) for one, how in zip(evidence, found, strict=True) if how.refuted]
+    if against:
+        reasons = [_against(one, how, claim) for one, how in against]
+        return Verdict(outcome=Outcome.REFUTED, confidence=confidence, reasons=tuple(reasons))
+    speaking = [(one, how) for one, how in zip(evidence, found, strict=True) if how.speaks]
+    played = [how for how in found if how.control is not None]
+    if speaking and (not played or any(how.control for how in played)):
+        one, how = max(speaking, key=lambda pair: (pair[1].control is True, pair[1].share or 0.0, pair[1].power))
+        reasons = [f"nothing that {_who(evidence)} saw contradicts the claim"]
+        power = None
+        if how.share is not None:
+            power = Power(alternative=f"a training with {_WORDS[how.share]} of this noise", probability=how.power)
+            reasons.append(
+                f"{power.alternative} would have been refuted with probability {_percent(how.power)} by an attack that "
+                f"loses nothing with as many trials as {one.attack.label} had"
+            )
+        if how.control:
+            left = one.control.attack.control if one.control else 0.5
+            reasons.append(
+                f"the positive control was caught: {one.attack.label} refuted the claim for the same training with "
+                f"{_WORDS.get(left, f'{left:g}')} of its noise"
+            )
+        else:
+            reasons += _strength(how, claim)
+        return Verdict(outcome=Outcome.CONSISTENT, confidence=confidence, reasons=tuple(reasons), power=power)
+    return Verdict(
+        outcome=Outcome.INCONCLUSIVE,
+        confidence=confidence,
+        reasons=tuple(_open(evidence, found, claim=claim, confidence=confidence)),
+    )
+
+
+def _who(evidence: Sequence[Evidence]) -> str:
+    return evidence[0].attack.label if len(evidence) == 1 else f"any of {len(evidence)} attacks"
+
+
+def _against(one: Evidence, how: Judgement, claim: Claim) -> str:
+    """Why the claim is false."""
+    words = f"{one.attack.label} contradicts it with p = {how.p_value:.2g} (at most {how.level:.2g} refutes)"
+    if how.test == "failures":
+        worlds = np.bincount(one.trials.world, minlength=2)
+        return (
+            f"{words}: {how.failed[0]} of {worlds[0]} trainings failed in world 0 and {how.failed[1]} of {worlds[1]} "
+            "in world 1, so whether a training fails gives the world away"
+        )
+    if isinstance(claim, MechanismClaim) and how.noise_multiplier is not None:
+        least = math.ceil(how.noise_multiplier * 1000.0) / 1000.0
+        words += (
+            f": at this sampling rate and length the noise multiplier is below {least:g}, not "
+            f"{claim.mechanism.noise_multiplier:g}"
+        )
+    if any(how.failed):
+        words += f"; {sum(how.failed)} trainings failed and count with the lowest score"
+    return words
+
+
+def _strength(how: Judgement, claim: Claim) -> list[str]:
+    """A word about an attack that is much weaker than the best that the claim allows."""
+    allowed = gaussian_mu(epsilon_of(claim), delta=claim.delta)
+    if how.separation > 0.7 * allowed:
+        return []
+    return [
+        f"its scores were d′ = {how.separation:.2f} apart where the claim allows about {allowed:.2f}: this attack sees "
+        "only a part of a fault, so a control would tell more"
+    ]
+
+
+def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Claim, confidence: float) -> list[str]:
+    """Why nothing can be said, and what would help."""
+    reasons = []
+    if all(how.share is None for how in found):
+        one = max(evidence, key=lambda part: len(part.trials))
+        level = _level(confidence, len(evidence))
+        needed = bounds.trials_needed(
+            claim,
+            alternative=bounds.less_noise(claim, share=0.5),
+            power=ENOUGH,
+            confidence=1.0 - level,
+            copies=one.attack.copies_under(claim.relation),
+        )
+        reasons.append(
+            f"with {len(one.trials)} trials not even a tenth of the claimed noise would have been refuted: "
+            + (
+                f"about {needed:,} trials would do to refute half of it"
+                if needed
+                else "use a claim about the mechanism"
+            )
+        )
+    for one, how in zip(evidence, found, strict=True):
+        reasons += [f"{one.attack.label}: {doubt}" for doubt in how.doubts]
+        if how.control is False:
+            reasons.append(
+                f"{one.attack.label}: the positive control stayed green: it did not refute the same training with less "
+                "noise either"
+            )
+    return reasons
+
+
+def _percent(value: float) -> str:
+    return f"{min(math.floor(100.0 * value) / 100.0, 0.99):.2f}"

@@ -1,0 +1,238 @@
+"""An audit from a store alone, and the one place where evidence becomes a result. Nothing is crafted or trained."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coalmine.auditing import persons
+from coalmine.auditing.config import AuditConfig, FunctionConfig
+from coalmine.auditing.facts import AttackFacts, Subject, claim_from_dict, fingerprint, versions
+from coalmine.auditing.judge import Evidence, Judgement, judge
+from coalmine.auditing.promises import epsilon_of
+from coalmine.auditing.proof import prove, scores_of
+from coalmine.auditing.results import AdversaryResult, AuditResult
+from coalmine.errors import InvalidInputError, StoreError
+from coalmine.identifiability import advantage, belief
+from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict
+from coalmine.store import Store, Trials
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Member:
+    """A run of an audit: its facts, how many trials were asked for, and which run is its positive control."""
+
+    run: str
+    attack: AttackFacts
+    wanted: int
+    control: Member | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {
+            "run": self.run,
+            "attack": self.attack.to_dict(),
+            "wanted": self.wanted,
+            "control": self.control.to_dict() if self.control else None,
+        }
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Member:
+        """The member from plain data."""
+        return cls(
+            run=tree["run"],
+            attack=AttackFacts.from_dict(tree["attack"]),
+            wanted=tree["wanted"],
+            control=cls.from_dict(tree["control"]) if tree["control"] else None,
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditRecord:
+    """All that an audit is, beside its trials: what was asked, about what, and which runs answer it."""
+
+    config: AuditConfig | FunctionConfig
+    subject: Subject
+    claim: Claim | None
+    members: tuple[Member, ...]
+    versions: Mapping[str, str] = dataclasses.field(default_factory=versions)
+
+    @property
+    def name(self) -> str:
+        """The audit's own fingerprint."""
+        return fingerprint({key: value for key, value in self.to_dict().items() if key != "versions"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types."""
+        return {
+            "config": self.config.model_dump(mode="json", exclude_none=True),
+            "subject": self.subject.to_dict(),
+            "claim": self.claim.to_dict() if self.claim else None,
+            "members": [one.to_dict() for one in self.members],
+            "versions": dict(self.versions),
+        }
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> AuditRecord:
+        """The record from plain data."""
+        kind = FunctionConfig if tree["subject"]["own"] else AuditConfig
+        return cls(
+            config=kind.model_validate(tree["config"]),
+            subject=Subject.from_dict(tree["subject"]),
+            claim=claim_from_dict(tree["claim"]),
+            members=tuple(Member.from_dict(one) for one in tree["members"]),
+            versions=tree["versions"],
+        )
+
+
+def record_of(store: Store, prefix: str) -> AuditRecord:
+    """The audit of that name; for the name of a run, the last audit that it belongs to."""
+    found = store.audit(prefix)
+    if found is None:
+        run = store.run(prefix)
+        raise StoreError(
+            f"run {run.fingerprint[:12]} has no audit in this store: it was made by Coalmine "
+            f"{dict(run.description).get('versions', {}).get('coalmine', 'of another version')} before the facts of an "
+            "attack were kept with its trials, so it cannot be judged without guessing them: run the audit again"
+        )
+    return AuditRecord.from_dict(found)
+
+
+def stored_result(store: Store, prefix: str) -> AuditResult:
+    """What the stored trials of an audit prove; no data is loaded, no attack crafted, no code of a user called."""
+    return conclude(store, record_of(store, prefix))
+
+
+def conclude(store: Store, record: AuditRecord) -> AuditResult:
+    """Judge an audit by its stored trials. An attack without trials in both worlds is left out."""
+    found_by_member = [_evidence(store, member) for member in record.members]
+    evidence = [one for found in found_by_member for one in found]
+    if not evidence:
+        raise StoreError(
+            f"store {str(store.path)!r} has no trials of this audit yet: run coalmine audit with the same config first"
+        )
+    question = record.config.audit
+    verdict, found = judge(evidence, claim=record.claim, confidence=question.confidence)
+    level = (1.0 - question.confidence) / len(evidence)
+    results = tuple(
+        _result(one, how, record=record, confidence=1.0 - level) for one, how in zip(evidence, found, strict=True)
+    )
+    strongest = max(results, key=lambda one: one.bound.epsilon)
+    claimed = math.inf if record.claim is None else epsilon_of(record.claim)
+    if verdict.outcome is Outcome.CONSISTENT and strongest.bound.epsilon > claimed:
+        verdict = Verdict(
+            outcome=Outcome.INCONCLUSIVE,
+            confidence=verdict.confidence,
+            reasons=(
+                f"{strongest.label} proves ε ≥ {strongest.bound.epsilon:.3g}, more than is claimed, although the test "
+                "of the claim as a whole does not refute it: one of the two errs by chance, and more trials will tell",
+            ),
+        )
+    promised = claimed if record.subject.guarantee is None else record.subject.guarantee.epsilon
+    return AuditResult(
+        config=record.config,
+        subject=record.subject,
+        claim=record.claim,
+        claim_epsilon=claimed,
+        verdict=dataclasses.replace(verdict, ceiling=max(one.bound.ceiling or 0.0 for one in results)),
+        adversaries=results,
+        belief={
+            "guarantee": belief.from_epsilon(promised) if promised < math.inf else 1.0,
+            "evidence": belief.from_epsilon(strongest.bound.epsilon),
+        },
+        advantage={"guarantee": _advantage(record)},
+        versions=record.versions,
+        missing=sum(not found for found in found_by_member),
+    )
+
+
+def _evidence(store: Store, member: Member) -> Sequence[Evidence]:
+    """The attack's trials; a training of the user's own may have several scores, each an attack by itself."""
+    if not store.knows(member.run):
+        return []
+    trials = store.scores(member.run, below=member.wanted)
+    if min(np.sum(trials.world == 0), np.sum(trials.world == 1)) == 0:
+        return []
+    for world in (0, 1):
+        if not np.isfinite(trials.score[trials.world == world]).any():
+            reason = next((one.reason for one in store.failures(member.run) if one.trial is not None), "no reason kept")
+            raise InvalidInputError(
+                f"every training of {member.attack.label} in world {world} failed ({reason}): nothing can be measured; "
+                "does the training accept this data set?"
+            )
+    reasons = [(one.trial, one.reason) for one in store.failures(member.run) if one.trial is not None]
+    control = next(iter(_evidence(store, member.control)), None) if member.control else None
+    first = Evidence(
+        run=member.run,
+        attack=member.attack,
+        trials=trials,
+        wanted=member.wanted,
+        reasons=tuple(f"trial {trial} failed: {reason}" for trial, reason in reasons[:3] if trial < member.wanted),
+        control=control,
+    )
+    if not member.attack.several:
+        return [first]
+    return [
+        dataclasses.replace(
+            first,
+            attack=dataclasses.replace(member.attack, options={**member.attack.options, "score": name}),
+            trials=_scored(trials, index, name),
+            control=control and dataclasses.replace(control, trials=_scored(control.trials, index, name)),
+        )
+        for index, name in enumerate(member.attack.several)
+    ]
+
+
+def _scored(trials: Trials, index: int, name: str) -> Trials:
+    """The trials by one of several scores: the first is kept as the score, the others in columns."""
+    return trials if index == 0 else trials.with_score(name)
+
+
+def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confidence: float) -> AdversaryResult:
+    """What one attack proved."""
+    scores, subject, question = scores_of(one.trials), record.subject, record.config.audit
+    relation = record.claim.relation if record.claim else Relation.ADD_REMOVE
+    mechanism = subject.mechanism
+    if subject.own and isinstance(record.claim, MechanismClaim):
+        mechanism = record.claim.mechanism
+    bound, others = prove(
+        scores, one.attack, delta=question.delta, confidence=confidence, relation=relation, mechanism=mechanism
+    )
+    beliefs = None
+    if one.attack.log_odds:
+        beliefs = persons.beliefs_of(
+            one.trials, one.attack, subject=subject, delta=question.delta, confidence=confidence
+        )
+        others = (*others, *beliefs.estimates)
+    notes = [*one.attack.notes, *one.reasons]
+    for index, world in enumerate((scores.world0, scores.world1)):
+        if np.ptp(world) == 0.0:
+            notes.append(f"all trainings in world {index} have the same score: does train use its seed?")
+    return AdversaryResult(
+        attack=one.attack,
+        run=one.run,
+        wanted=one.wanted,
+        failed=one.failed,
+        bound=bound,
+        others=others,
+        judgement=how,
+        notes=tuple(notes),
+        seconds=one.trials.elapsed,
+        accuracy=one.accuracy,
+        scores=scores,
+        beliefs=beliefs,
+    )
+
+
+def _advantage(record: AuditRecord) -> float:
+    """By how much the best guess of membership beats random guessing, at most: the total variation distance."""
+    claim = record.claim
+    if not record.subject.own:
+        return 1.0 if record.subject.mechanism is None else advantage.of_mechanism(record.subject.mechanism)
+    if isinstance(claim, MechanismClaim):
+        return advantage.of_mechanism(claim.mechanism)
+    return 1.0 if claim is None else advantage.generic(claim.epsilon, delta=claim.delta)

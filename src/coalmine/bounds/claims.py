@@ -1,0 +1,332 @@
+"""A claim put to the test as a whole: its trade-off curve, not its ε at one δ.
+
+If the claimed curve f holds, then for independent scores X of world 0 and Y of world 1 there are independent uniform
+numbers W and V with 1{X_i < Y_j} ≤ 1{V_j > f(W_i)} for all i and j at once (docs/bounds.md). So for every statistic
+that rises in these indicators, its law under *any* training that keeps the claim lies below its law for (f(W), V),
+which is simulated. Ties among scores count against the refutation. No property of the training is assumed.
+
+A claim is tested by the larger of two such statistics, each scaled by its simulated median and 99 % quantile; the
+maximum is simulated too, so the choice between them is corrected for:
+
+- *threshold*: the best threshold, as in the sup-test (:mod:`coalmine.bounds.sup`);
+- *likelihood*: Σ_j a(share of X above Y_j) + Σ_i a(share of Y below X_i) with a = ln(f₁′/f′), where f₁ is the claim
+  with half its noise: strong where a leak is spread over all scores, or carried by few scores of a rare canary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from coalmine import _validate
+from coalmine.bounds._rates import errors_by_position, lattice
+from coalmine.bounds.dpsgd import GroupCurve
+from coalmine.bounds.families import EpsilonDelta, Family, Gdp
+from coalmine.bounds.sup import draw_world0, evidence_table
+from coalmine.errors import UnsupportedError
+from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, Sampling, Scores
+from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu
+from coalmine.theory.rates import upper_limit
+
+Array = NDArray[np.float64]
+
+_SURE = 1e-3
+"""A p-value is the upper limit of the simulated share at this level: so the size of a fixed seed keeps its level."""
+_COPIES = (20_000, 60.0)
+"""Simulated copies: at least the first number, and the second over the level."""
+_FEW_COPIES = (2_000, 10.0)
+"""The same where a rough answer is enough: how many trials would do."""
+_SCALING_COPIES = 2_000
+_LARGEST_TABLE = 40_000_000
+_TIE = 1e-7
+"""Copies within this of the observed value count as reaching it: sums of equal counts may differ in their last bits."""
+_ALTERNATIVE = 0.5
+"""The share of the claimed noise against which the likelihood statistic is made."""
+_MOST_TRIALS = 2_000_000
+_SEED = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClaimTest:
+    """The test of a claim. ``p_value`` is never too small; ``statistic`` names the one that speaks most against it."""
+
+    p_value: float
+    level: float
+    statistic: str
+    trials: tuple[int, int]
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claim is false at the stated level."""
+        return self.p_value <= self.level
+
+
+def check_claim(claim: Claim, *, confidence: float) -> None:
+    """Refuse, before anything is trained, a claim that cannot be tested at this confidence.
+
+    Args:
+        claim: an ε at a δ, or a mechanism.
+        confidence: of the test.
+
+    Raises:
+        UnsupportedError: the mechanism has no known trade-off curve, or the confidence needs too many simulations.
+
+    """
+    _copies(1.0 - _validate.open_unit("confidence", confidence), 1000, _COPIES)
+    if isinstance(claim, MechanismClaim):
+        if claim.mechanism.sampling is Sampling.SHUFFLE:
+            raise UnsupportedError(
+                "sampling = 'shuffle' has no known trade-off curve, so a claim about it cannot be tested as a whole: "
+                "claim an ε instead, or the mechanism with 'poisson' or 'full' sampling that is accounted for"
+            )
+        claim_curve(claim)
+
+
+def claim_curve(claim: Claim, *, copies: int = 1) -> TradeOff:
+    """The trade-off curve that the claim promises for worlds that differ in ``copies`` rows; never too high."""
+    if isinstance(claim, EpsilonClaim):
+        return EpsilonDelta(delta=claim.delta, copies=copies).curve(claim.epsilon)
+    return _of_copies(_mechanism_curve(claim.mechanism), copies)
+
+
+@functools.lru_cache(maxsize=64)
+def _mechanism_curve(mechanism: DpSgd) -> TradeOff:
+    from coalmine.accounting import standard
+
+    return standard.trade_off(mechanism)
+
+
+def _of_copies(curve: TradeOff, copies: int) -> TradeOff:
+    return GroupCurve(curve, copies) if copies > 1 else curve
+
+
+def less_noise(claim: Claim, *, share: float) -> TradeOff:
+    """The curve of one row for the claimed training with this share of its noise.
+
+    For a claimed ε that is the Gaussian mechanism that just keeps the claim, with its noise scaled.
+
+    >>> float(less_noise(EpsilonClaim(epsilon=2.0, delta=1e-5), share=0.5)(0.5)) < 0.5
+    True
+    """
+    share = _validate.unit("share", share)
+    if isinstance(claim, EpsilonClaim):
+        return GaussianCurve(mu=gaussian_mu(claim.epsilon, delta=claim.delta) / share)
+    return _mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share))
+
+
+def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int = 1) -> ClaimTest:
+    """Test a claim as a whole by the scores of independent trials; nothing is assumed about the training.
+
+    Args:
+        scores: of both worlds; a larger one speaks for world 1.
+        claim: an ε at a δ, or a mechanism, for one row.
+        confidence: a true claim is refuted with probability at most 1 − confidence.
+        copies: in how many rows the worlds differ, under the relation of the claim.
+
+    Returns:
+        The p-value, and whether the claim is refuted.
+
+    >>> rng = np.random.default_rng(0)
+    >>> claim = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
+    >>> scores = Scores(rng.normal(size=100), rng.normal(2.0, size=100))  # half the claimed noise
+    >>> claim_test(scores, claim=claim, confidence=0.99).refuted
+    True
+
+    """
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    copies = _validate.integer("copies", copies, at_least=1)
+    sizes = scores.world0.size, scores.world1.size
+    null = _null(claim, copies, *sizes, _copies(level, sizes[0], _COPIES))
+    values = null.scaled(errors_by_position(scores).false_negatives[None, :])[0]
+    worse = null.largest.size - int(np.searchsorted(null.largest, values.max() - _TIE, side="left"))
+    p_value = float(upper_limit(worse, null.largest.size, _SURE))
+    return ClaimTest(p_value=p_value, level=level, statistic=null.names[int(values.argmax())], trials=sizes)
+
+
+def refutations(
+    claim: Claim, places: NDArray[np.int64], negatives: int, positives: int, *, level: float
+) -> NDArray[np.bool_]:
+    """Which of many audits refute the claim, from their false negatives as places on the fine lattice, a row each."""
+    null = _null(claim, 1, negatives, positives, _copies(level, negatives, _COPIES))
+    values = null.scaled(lattice(positives, fine=True)[places]).max(axis=1)
+    return np.asarray(values > null.critical(level))
+
+
+def power(
+    claim: Claim, *, alternative: TradeOff, negatives: int, positives: int, confidence: float, copies: int = 1
+) -> float:
+    """The probability that a perfect attack refutes the claim when the training's curve is ``alternative``.
+
+    Args:
+        claim: what is tested.
+        alternative: the curve of one row of what really runs (see :func:`less_noise`).
+        negatives: trials in world 0.
+        positives: trials in world 1.
+        confidence: of the test.
+        copies: in how many rows the worlds differ.
+
+    Returns:
+        The share of 2000 simulated audits that refute; scores are those that reach the curve.
+
+    >>> claim = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
+    >>> half = less_noise(claim, share=0.5)
+    >>> power(claim, alternative=half, negatives=40, positives=40, confidence=0.99) > 0.8
+    True
+
+    """
+    return _power(claim, alternative, negatives, positives, 1.0 - confidence, copies, _COPIES)
+
+
+def trials_needed(
+    claim: Claim, *, alternative: TradeOff, confidence: float, copies: int = 1, power: float = 0.8
+) -> int | None:
+    """About how many trials, both worlds together, refute the claim with this probability; None if two millions do not.
+
+    Args:
+        claim: what is tested.
+        alternative: the curve of one row of what really runs.
+        confidence: of the test.
+        copies: in how many rows the worlds differ.
+        power: the probability that is wanted.
+
+    Returns:
+        An even number, within about 5 %.
+
+    """
+
+    def enough(n: int) -> bool:
+        return _power(claim, alternative, n, n, 1.0 - confidence, copies, _FEW_COPIES) >= power
+
+    low, high = 4, 8
+    while not enough(high):
+        low, high = high, high * 2
+        if high > _MOST_TRIALS // 2:
+            return None
+    while high - low > max(1, high // 20):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return 2 * high
+
+
+@functools.lru_cache(maxsize=256)
+def _power(
+    claim: Claim, alternative: TradeOff, n0: int, n1: int, level: float, copies: int, how_many: tuple[int, float]
+) -> float:
+    null = _null(claim, copies, n0, n1, _copies(level, n0, how_many))
+    missed = _simulated(_of_copies(alternative, copies), n0, n1, _SCALING_COPIES, _SEED + 2)
+    return float(np.mean(null.scaled(missed).max(axis=1) > null.critical(level)))
+
+
+def _copies(level: float, negatives: int, how_many: tuple[int, float]) -> int:
+    """How many copies are simulated; an error where the confidence needs more than there is room for."""
+    wanted = max(how_many[0], math.ceil(how_many[1] / level))
+    room = _LARGEST_TABLE // (2 * lattice(negatives).size)
+    fewest = math.ceil(-math.log(_SURE) / level) + 1  # with none worse, the p-value is −ln(1/1000)/copies
+    if min(wanted, room) < fewest:
+        raise UnsupportedError(
+            f"confidence = {1 - level!r} is too high for the test of a claim, which would need {fewest} simulated "
+            f"copies of these trials and has room for {room}: lower the confidence, or use fewer attacks"
+        )
+    return min(wanted, room)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Null:
+    """The claim's statistics: their scaling, and the sorted maxima of the simulated copies."""
+
+    names: tuple[str, ...]
+    statistics: tuple[Callable[[NDArray[np.int64]], Array], ...]
+    center: Array
+    width: Array
+    largest: Array
+
+    def critical(self, level: float) -> float:
+        """A larger maximum refutes: then few enough copies reach it."""
+        total = self.largest.size
+        allowed = int(np.searchsorted(upper_limit(np.arange(total + 1), total, _SURE), level, side="right"))
+        return float(self.largest[total - allowed]) + _TIE if allowed else math.inf
+
+    def scaled(self, missed: NDArray[np.int64]) -> Array:
+        """Every statistic of every row, scaled."""
+        return _scaled(self.statistics, missed, self.center, self.width)
+
+
+def _scaled(
+    statistics: tuple[Callable[[NDArray[np.int64]], Array], ...],
+    missed: NDArray[np.int64],
+    center: Array,
+    width: Array,
+) -> Array:
+    return (np.stack([one(missed) for one in statistics], axis=1) - center) / width
+
+
+@functools.lru_cache(maxsize=16)
+def _null(claim: Claim, copies: int, n0: int, n1: int, simulations: int) -> _Null:
+    """Simulate the claim's statistics when its curve is just reached."""
+    curve = claim_curve(claim, copies=copies)
+    said = isinstance(claim, EpsilonClaim)
+    family: Family = EpsilonDelta(delta=claim.delta, copies=copies) if said else Gdp(delta=claim.delta)
+    named = {
+        "threshold": _threshold(family, n0, n1),
+        "likelihood": _likelihood(curve, _of_copies(less_noise(claim, share=_ALTERNATIVE), copies), n0, n1),
+    }
+    statistics = tuple(named.values())
+    first = np.stack([one(_simulated(curve, n0, n1, _SCALING_COPIES, _SEED + 1)) for one in statistics], axis=1)
+    center = np.median(first, axis=0)
+    # Where most copies tie there is no width; what is left must still be far above rounding.
+    width = np.maximum(np.quantile(first, 0.99, axis=0) - center, 1e-6 * (1.0 + np.abs(center)))
+    largest = np.concatenate(
+        [
+            _scaled(statistics, _simulated(curve, n0, n1, part, _SEED, at), center, width).max(axis=1)
+            for at, part in enumerate(_parts(simulations, n0))
+        ]
+    )
+    return _Null(tuple(named), statistics, center, width, np.sort(largest))
+
+
+def _parts(simulations: int, n0: int) -> list[int]:
+    """The copies in parts that fit into memory."""
+    most = max(1, 4_000_000 // lattice(n0).size)
+    return [min(most, simulations - start) for start in range(0, simulations, most)]
+
+
+def _simulated(curve: TradeOff, n0: int, n1: int, simulations: int, seed: int, part: int = 0) -> NDArray[np.int64]:
+    """Errors in world 1 for every copy and every count of errors in world 0 on the lattice, when the scores reach the
+    curve: a score of world 1 is missed at position i when V ≤ f(W_(i+1)).
+    """
+    rng = np.random.default_rng([0xC1A1, seed, part, n0, n1])
+    missed = np.clip(curve(draw_world0(rng, n0, simulations)), 0.0, 1.0)  # falls along a row
+    edges = np.concatenate([np.zeros((simulations, 1)), missed[:, ::-1], np.ones((simulations, 1))], axis=1)
+    between = rng.multinomial(n1, np.maximum(np.diff(edges, axis=1), 0.0))
+    return np.cumsum(between[:, :-1], axis=1)[:, ::-1]
+
+
+def _threshold(family: Family, n0: int, n1: int) -> Callable[[NDArray[np.int64]], Array]:
+    """The best threshold by the family's measure."""
+    table, counts = evidence_table(family, n0, n1), lattice(n1, fine=True)
+    places = np.searchsorted(counts, np.arange(n1 + 1), side="right") - 1  # rounded down, observed and simulated alike
+    positions = np.arange(table.shape[0])
+    return lambda missed: np.asarray(table[positions[None, :], places[missed]].max(axis=1))
+
+
+def _likelihood(curve: TradeOff, other: TradeOff, n0: int, n1: int) -> Callable[[NDArray[np.int64]], Array]:
+    """Σ over world 1 of a(share of world 0 above) + Σ over world 0 of a(share of world 1 below), a = ln(f₁′/f′).
+
+    Any a that falls gives a valid statistic; this one is made to fall by isotonic regression.
+    """
+    edges = np.unique(np.concatenate([[0.0], np.geomspace(1e-7, 0.5, 400), np.linspace(0.0, 1.0, 401)]))
+    slopes = [np.maximum(-np.diff(np.minimum(one(edges), 1.0)), 1e-15) for one in (curve, other)]
+    fitted = optimize.isotonic_regression(np.log(slopes[1] / slopes[0]), weights=np.diff(edges), increasing=False).x
+    middles = 0.5 * (edges[1:] + edges[:-1])
+    positions = lattice(n0)
+    gains = np.interp((positions + 0.5) / (n0 + 1.0), middles, fitted)
+    steps = np.maximum(gains - np.append(gains[1:], gains[-1]), 0.0)
+    table = np.interp((np.arange(n1 + 1) + 0.5) / (n1 + 1.0), middles, fitted)
+    held = np.diff(positions, prepend=-1.0)[:-1]  # how many scores of world 0 each threshold stands for
+    return lambda missed: np.asarray(-(missed @ steps) + table[missed[:, :-1]] @ held)

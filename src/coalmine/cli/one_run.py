@@ -1,0 +1,438 @@
+"""``coalmine one-run``: prepare canaries under seal, judge their scores, or play the whole game on our own trainer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coalmine.cli._options import SamplingName, underscored
+from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table
+from coalmine.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from coalmine.one_run import Canaries, OneRunResult
+    from coalmine.one_run.game import Played
+    from coalmine.records import Claim
+
+one_run = typer.Typer(help="An audit that costs one training: many canaries, a fair coin for each.")
+
+_KINDS = "mislabeled, blank, extreme, low-variance, random-tokens, dirac, random-directions"
+
+Confidence = Annotated[float, typer.Option("--confidence", help="Between 0 and 1.")]
+Aim = Annotated[
+    str,
+    typer.Option("--aim", help="Guesses that refute the smallest excess (refute) or prove the largest ε (bound)."),
+]
+Method = Annotated[
+    str | None, typer.Option("--method", help="one-run or one-run-fdp; the better one for the claim if left out.")
+]
+GuessIn = Annotated[int | None, typer.Option("--guess-in", help="Highest scores guessed IN; chosen if left out.")]
+GuessOut = Annotated[int | None, typer.Option("--guess-out", help="Lowest scores guessed OUT; chosen if left out.")]
+
+
+@one_run.command("prepare")
+def prepare(
+    kind: Annotated[str, typer.Option("--kind", help=f"What canaries are: {_KINDS}.")],
+    canaries: Annotated[int, typer.Option("--canaries", help="m: canaries in each run.")],
+    out: Annotated[Path, typer.Option("--out", help="A new folder for all files.")],
+    delta: Annotated[float, typer.Option("--delta", help="δ of the claim, between 0 and 1.")],
+    epsilon: Annotated[float | None, typer.Option("--epsilon", help="The claim is this ε at δ.")] = None,
+    noise_multiplier: Annotated[
+        float | None, typer.Option("--noise-multiplier", help="The claim is DP-SGD with this σ (sharper than ε alone).")
+    ] = None,
+    sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q of the claimed DP-SGD.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="T of the claimed DP-SGD.")] = None,
+    sampling: SamplingName = "poisson",
+    data: Annotated[
+        Path | None, typer.Option("--data", help="The user's rows, an .npz file with x and y (kinds that are rows).")
+    ] = None,
+    classes: Annotated[int | None, typer.Option("--classes", help="How many classes; from y if left out.")] = None,
+    scale: Annotated[float, typer.Option("--scale", help="low-variance: length of a canary's row.")] = 10.0,
+    vocabulary: Annotated[int | None, typer.Option("--vocabulary", help="random-tokens: how many tokens.")] = None,
+    length: Annotated[int | None, typer.Option("--length", help="random-tokens: tokens in a sequence.")] = None,
+    parameters: Annotated[int | None, typer.Option("--parameters", help="Gradients: parameters of the model.")] = None,
+    per_coordinate: Annotated[int, typer.Option("--per-coordinate", help="dirac: canaries to a parameter.")] = 1,
+    support: Annotated[int, typer.Option("--support", help="random-directions: parameters in each.")] = 64,
+    runs: Annotated[int, typer.Option("--runs", help="T trainings that are pooled, each with its own coins.")] = 1,
+    confidence: Confidence = 0.95,
+    guess_in: GuessIn = None,
+    guess_out: GuessOut = None,
+    method: Method = None,
+    aim: Aim = "refute",
+    attack_epsilon: Annotated[
+        float | None, typer.Option("--attack-epsilon", help="What the attack is expected to be worth: ε at δ.")
+    ] = None,
+    form: Annotated[str | None, typer.Option("--form", help="npz, csv or jsonl; by the kind if left out.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Public: which canaries. Never decides a coin.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Write canaries to include, canaries to score, and a sealed coin file; fix claim and guesses beforehand."""
+    from coalmine.one_run import design, seal
+
+    claim = claim_of(
+        epsilon=epsilon,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        steps=steps,
+        sampling=sampling,
+    )
+    options = {
+        "data": data,
+        "classes": classes,
+        "scale": scale,
+        "vocabulary": vocabulary,
+        "length": length,
+        "parameters": parameters,
+        "per_coordinate": per_coordinate,
+        "support": support,
+    }
+    chosen = _canaries(underscored(kind), canaries, seed, options)
+    plan = design(
+        claim,
+        canaries=runs * canaries,
+        confidence=confidence,
+        guess_in=guess_in,
+        guess_out=guess_out,
+        method=None if method is None else underscored(method),
+        aim=aim,
+        attack=_attack_mu(attack_epsilon, delta=delta),
+    )
+    made = seal.prepare(chosen, design=plan, folder=out, runs=runs, form=form)
+    if as_json:
+        print_json({"folder": str(out), "digest": made.digest, "design": plan.to_dict(), "runs": runs})
+        return
+    choice = plan.choice()
+    print_facts(
+        f"{canaries} canaries ({chosen.note}) prepared in {out}",
+        [
+            ("train/", "goes to the training: add these rows to the data, as ordinary rows"),
+            ("score/", "goes to whoever scores: one score for each id, larger for a canary that seems to be in"),
+            ("manifest.json", f"public; tell its digest to somebody else now: {made.digest}"),
+            ("seal.json", "secret: keep it away from the training until the scores are there"),
+            ("guesses", f"{plan.guess_in} highest IN, {plan.guess_out} lowest OUT, by {plan.method.replace('_', '-')}"),
+            ("refuted from", f"{choice.critical or 'no number of'} right guesses on"),
+        ],
+    )
+    print_lines([f"Then: coalmine one-run judge --run {out} --scores SCORES.csv"])
+
+
+@one_run.command("judge")
+def judge(
+    run: Annotated[Path, typer.Option("--run", help="The folder that prepare wrote.")],
+    scores: Annotated[list[Path], typer.Option("--scores", help="CSV, .npz or .jsonl with id and score; repeatable.")],
+    manifest: Annotated[Path | None, typer.Option("--manifest", help="The manifest, if it lies elsewhere.")] = None,
+    seal: Annotated[Path | None, typer.Option("--seal", help="The seal, if it lies elsewhere.")] = None,
+    digest: Annotated[str | None, typer.Option("--digest", help="The manifest's digest as told beforehand.")] = None,
+    control_run: Annotated[
+        Path | None, typer.Option("--control-run", help="Another prepared run, of a training known to be broken.")
+    ] = None,
+    control_scores: Annotated[list[Path] | None, typer.Option("--control-scores", help="Its scores.")] = None,
+    section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
+    figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Open the seal and judge the scores. Exit code 0: consistent, 1: refuted, 2: bad input, 3: inconclusive."""
+    from coalmine.one_run import judge_folder
+    from coalmine.one_run.seal import judge_folder as judge_control
+
+    if (control_run is None) != (control_scores is None):
+        raise InvalidInputError("control_run and control_scores belong together: expected both or neither")
+    control = None
+    if control_run is not None and control_scores is not None:
+        control = judge_control(control_run, scores=control_scores).scores
+    result = judge_folder(run, scores=scores, manifest=manifest, seal=seal, digest=digest, control=control)
+    return _finish(result, None, section=section, figure=figure, as_json=as_json)
+
+
+@one_run.command("play")
+def play(
+    config: Annotated[Path | None, typer.Option("--config", help="What is trained, as for audit; TOML.")] = None,
+    preset: Annotated[str | None, typer.Option("--preset", help="A setting that comes with Coalmine.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Replace one value: section.key=value.")] = None,
+    kind: Annotated[str, typer.Option("--kind", help=f"What canaries are: {_KINDS}.")] = "dirac",
+    canaries: Annotated[int, typer.Option("--canaries", help="m: canaries in each run.")] = 1000,
+    per_coordinate: Annotated[int, typer.Option("--per-coordinate", help="dirac: canaries to a parameter.")] = 1,
+    support: Annotated[int, typer.Option("--support", help="random-directions: parameters in each.")] = 64,
+    scale: Annotated[float, typer.Option("--scale", help="low-variance: length of a canary's row.")] = 10.0,
+    runs: Annotated[int, typer.Option("--runs", help="Trainings that are pooled.")] = 1,
+    references: Annotated[
+        int, typer.Option("--references", help="Rows: the attacker's own trainings, to compare with.")
+    ] = 0,
+    knows_batches: Annotated[
+        bool,
+        typer.Option("--knows-batches/--sees-steps-alone", help="Gradients: the attacker knows the other rows drawn."),
+    ] = True,
+    noise_factor: Annotated[
+        float, typer.Option("--noise-factor", help="Train with this share of the claimed noise: a broken training.")
+    ] = 1.0,
+    control: Annotated[
+        bool, typer.Option("--control/--no-control", help="Play against half the noise too: it must be refuted.")
+    ] = True,
+    price: Annotated[
+        bool, typer.Option("--price/--no-price", help="Train without canaries too, and compare the accuracy.")
+    ] = True,
+    confidence: Confidence = 0.95,
+    guess_in: GuessIn = None,
+    guess_out: GuessOut = None,
+    aim: Aim = "refute",
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="For a game that can be repeated; else fresh coins.")
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
+    section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
+    figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
+    as_json: Json = False,
+) -> int:
+    """Train once with canaries on our own trainer, and judge its claim. Exit codes as for judge."""
+    from coalmine.auditing import config as configs
+    from coalmine.auditing import setting as settings
+    from coalmine.one_run import design, game
+    from coalmine.one_run import judge as judged
+    from coalmine.records import MechanismClaim
+
+    found = configs.load(config, preset=preset, overrides=list(set_ or []))
+    setting = settings.prepare(found, data_dir=data_dir)
+    mechanism = game.mechanism_of(setting.training, rows=setting.base.rows)
+    chosen = game.make_canaries(
+        underscored(kind),
+        network=setting.network,
+        base=setting.base,
+        training=setting.training,
+        number=canaries,
+        held_out=setting.test,
+        per_coordinate=per_coordinate,
+        support=support,
+        scale=scale,
+    )
+    plan = design(
+        MechanismClaim(mechanism=mechanism, delta=found.audit.delta),
+        canaries=runs * canaries,
+        confidence=confidence,
+        guess_in=guess_in,
+        guess_out=guess_out,
+        aim=aim,
+        attack=game.expected_attack(chosen, mechanism=mechanism),
+    )
+    common: dict[str, Any] = {
+        "base": setting.base,
+        "training": setting.training,
+        "canaries": chosen,
+        "runs": runs,
+        "references": references,
+        "knows_batches": knows_batches,
+        "seed": seed,
+        "device": device,
+    }
+    played = game.play(setting.network, noise=noise_factor, test=setting.test if price else None, **common)
+    against = game.play(setting.network, noise=0.5, **common).scores if control else None
+    result = judged(played.scores, design=plan, control=against)
+    return _finish(result, played, section=section, figure=figure, as_json=as_json)
+
+
+def claim_of(
+    *,
+    epsilon: float | None,
+    delta: float,
+    noise_multiplier: float | None,
+    sample_rate: float | None,
+    steps: int | None,
+    sampling: str,
+) -> Claim:
+    """The claim that these options state."""
+    from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, Sampling
+
+    mechanism = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
+    given = [name for name, value in mechanism.items() if value is not None]
+    if epsilon is not None:
+        if given:
+            raise InvalidInputError(f"{given[0]} is not allowed beside --epsilon: expected one claim")
+        return EpsilonClaim(epsilon=epsilon, delta=delta)
+    kind = Sampling.parse(underscored(sampling))
+    if kind is Sampling.FULL and sample_rate is None:
+        mechanism["sample_rate"] = 1.0
+    missing = [name for name, value in mechanism.items() if value is None]
+    if missing:
+        names = ", ".join("--" + name.replace("_", "-") for name in missing)
+        raise InvalidInputError(f"{names} not given: expected --epsilon, or all numbers of a DP-SGD")
+    return MechanismClaim(mechanism=DpSgd(**mechanism, sampling=kind), delta=delta)  # type: ignore[arg-type]
+
+
+def _attack_mu(attack_epsilon: float | None, *, delta: float) -> float | None:
+    """μ of an attack that is worth this ε at δ."""
+    from coalmine import _validate
+    from coalmine.theory.curves import gaussian_mu
+
+    if attack_epsilon is None:
+        return None
+    return gaussian_mu(_validate.positive("attack_epsilon", attack_epsilon), delta=delta)
+
+
+_WANTED = {
+    "mislabeled": ("data",),
+    "blank": ("data",),
+    "extreme": ("data",),
+    "low_variance": ("data", "scale"),
+    "random_tokens": ("vocabulary", "length"),
+    "dirac": ("parameters", "per_coordinate"),
+    "random_directions": ("parameters", "support"),
+}
+
+
+def _canaries(kind: str, number_of: int, seed: int, options: dict[str, Any]) -> Canaries:
+    """Canaries of this kind, from the options that it needs."""
+    from coalmine import _validate
+    from coalmine.one_run.canaries import KINDS
+
+    _validate.choice("kind", kind, tuple(KINDS))
+    needed = _WANTED[kind]
+    missing = [name for name in needed if options[name] is None]
+    if missing:
+        raise InvalidInputError(f"{missing[0]} is missing: kind {kind.replace('_', '-')} needs it")
+    wanted: dict[str, Any] = {name: options[name] for name in needed if name != "data"}
+    if "data" in needed:
+        x, y = _rows(options["data"])
+        wanted |= {"x": x, "classes": options["classes"] or _class_count(y)}
+        if kind == "mislabeled":
+            wanted["y"] = y
+    elif kind == "random_tokens":
+        wanted["classes"] = options["classes"]
+    return KINDS[kind](canaries=number_of, seed=seed, **wanted)
+
+
+def _rows(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """x and y of an .npz file; pickled objects are never loaded."""
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return archive["x"], archive["y"]
+    except KeyError:
+        raise InvalidInputError(
+            f"data = {str(path)!r} is not allowed: expected an .npz file with arrays x and y"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
+        raise InvalidInputError(f"data = {str(path)!r} cannot be read: {error}") from None
+
+
+def _class_count(y: NDArray[Any]) -> int:
+    """Classes from the labels."""
+    if y.dtype.kind not in "iu" or not y.size:
+        raise InvalidInputError("y has no whole numbers: expected class labels")
+    return max(2, int(y.max()) + 1)
+
+
+def _finish(
+    result: OneRunResult, played: Played | None, *, section: Path | None, figure: Path | None, as_json: bool
+) -> int:
+    """Print the result, write what was asked for, and give the exit code."""
+    from coalmine.one_run import section as section_of
+
+    price = None
+    if played is not None and played.price is not None:
+        price = {"with_canaries": played.price.with_canaries, "without": played.price.without}
+    if section is not None or figure is not None:
+        tree = section_of(result, price=price)
+        if section is not None:
+            _write_json(section, tree)
+        if figure is not None:
+            _draw(figure, tree)
+    if as_json:
+        print_json({**result.to_dict(), "price": price})
+    else:
+        _show(result, price)
+    return result.verdict.outcome.exit_code
+
+
+def _write_json(path: Path, tree: dict[str, Any]) -> None:
+    import json
+
+    from coalmine.one_run import files
+
+    try:
+        files.write(path, (json.dumps(tree, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    except OSError as error:
+        raise InvalidInputError(f"section = {str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def _draw(path: Path, tree: dict[str, Any]) -> None:
+    from coalmine import _validate
+    from coalmine.report import check_packages, one_run, render
+
+    check_packages()
+    kind = _validate.choice("figure", path.suffix.removeprefix("."), render.FORMATS)
+    try:
+        path.write_bytes(render.as_bytes(one_run.scores(tree), kind))
+    except OSError as error:
+        raise InvalidInputError(f"figure = {str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
+    """A table of bounds, and sentences."""
+    verdict, claim = result.verdict, result.design.claim
+    print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g} %)"])
+    print_lines(f"- {reason}" for reason in verdict.reasons)
+    print_table(
+        f"Proved by one run at delta = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g} %",
+        ("method", "epsilon is at least", "ceiling", "decides"),
+        [
+            (
+                bound.method.replace("_", "-") + ("" if "mu" not in bound.details else " (if Gaussian)"),
+                number(bound.epsilon),
+                number(bound.ceiling) if bound.ceiling is not None else "–",
+                "yes" if place == 0 else "",
+            )
+            for place, bound in enumerate(result.bounds)
+        ],
+    )
+    lines = [f"The attack set the canaries apart like two Gaussians at distance {result.separation:.3g}."]
+    if price is not None:
+        lines.append(
+            f"Price: accuracy {price['with_canaries']:.1%} with the canaries, {price['without']:.1%} without them."
+        )
+    print_lines([*lines, "Assumed:", *(f"- {words}" for words in result.bounds[0].assumptions)])
+
+
+def show_plan(
+    claim: Claim, *, confidence: float, attack_epsilon: float | None, canaries: list[int] | None, as_json: bool
+) -> None:
+    """``coalmine plan --one-run``: what m canaries are worth for a claim."""
+    from coalmine.one_run import forecasts, least_canaries, planning
+
+    attack = _attack_mu(attack_epsilon, delta=claim.delta)
+    sizes = tuple(canaries) if canaries else planning.SIZES
+    found = forecasts(claim, sizes=sizes, confidence=confidence, attack=attack)
+    least = least_canaries(claim, confidence=confidence, attack=attack)
+    if as_json:
+        print_json({"claim": claim.to_dict(), "least": least, "forecasts": [each.to_dict() for each in found]})
+        return
+    words = "the best attack there is" if attack_epsilon is None else f"an attack worth {attack_epsilon:g}"
+    print_table(
+        f"What one run proves at delta = {claim.delta:g}, confidence {100 * confidence:g} %, by {words}",
+        ("canaries", "guesses IN / OUT", "expected ε", "ceiling", "refutes noise up to", "half the noise refuted"),
+        [
+            (
+                str(each.canaries),
+                f"{each.guess_in} / {each.guess_out}",
+                number(each.expected, 2),
+                number(each.ceiling, 2),
+                "–" if each.noise is None else f"{each.noise:.2f} of the claimed",
+                f"{each.half:.0%}",
+            )
+            for each in found
+        ],
+    )
+    enough = "more than 200,000" if least is None else str(least)
+    print_lines(
+        [
+            f"Half the claimed noise is refuted in 80 % of audits by {enough} canaries.",
+            "Computed for canaries that do not disturb each other; a real attack proves less. 'coalmine one-run play' "
+            "measures what they cost in accuracy.",
+        ]
+    )

@@ -1,0 +1,134 @@
+"""Blocks by Coalmine's own trainer: train their trials, each in its world, and let the distinguisher score them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine.adversaries import Shortcut
+from coalmine.game.blocks import ACCURACY, BLOCK_SIZE, trials_of, worlds_of
+from coalmine.roles import Distinguisher, Iterate
+from coalmine.store import BlockResult
+from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, accuracy, precision, train
+
+_MANY_BLOCKS = 4096
+_TEST_ROWS = 512
+"""Test rows asked: the mean over many trials is exact enough, and the cost stays far below that of a training."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class BuiltInTask:
+    """A task for Coalmine's own trainer: all the trials of some blocks are trained in one stack."""
+
+    fingerprint: str
+    network: Network
+    neighbours: Neighbours
+    training: TrainingConfig
+    distinguisher: Distinguisher
+    test: Dataset | None = None
+    shortcut: Shortcut | None = None
+    device: str = "cpu"
+    separate: bool = False
+
+    @property
+    def most_together(self) -> int | None:
+        """Many where nothing is trained; the engine's own measure otherwise."""
+        return None if self.shortcut is None else _MANY_BLOCKS
+
+    def play(self, blocks: Sequence[int]) -> list[BlockResult]:
+        """Play several blocks in one stack; what each block gives does not depend on the others.
+
+        The distinguisher sees what its view allows and nothing else: the trainer sees to that. A trial keeps the
+        distinguisher's columns beside its score, and with ``test`` rows its model's accuracy. With a ``shortcut``
+        nothing is trained.
+        """
+        trials = np.concatenate([trials_of(block) for block in blocks])
+        worlds = worlds_of(trials)
+        began = time.perf_counter()
+        if self.shortcut is not None:
+            scores = self.shortcut.scores(trials, worlds=worlds, fingerprint=self.fingerprint, device=self.device)
+            kind = precision("float64", device=self.device)  # a shortcut may use the trainer's kernels
+            elapsed = (time.perf_counter() - began) / len(blocks)
+            return self._results(trials, worlds, scores=scores, elapsed=elapsed, precision=kind)
+        result = train(
+            self.network,
+            neighbours=self.neighbours,
+            config=self.training,
+            fingerprint=self.fingerprint,
+            trials=trials,
+            worlds=worlds,
+            observer=self.distinguisher if self.test is None else _Examined(self.distinguisher, self.test),
+            device=self.device,
+        )
+        elapsed = (time.perf_counter() - began) / len(blocks)
+        assert result.scores is not None
+        names = (*self.distinguisher.columns, *(() if self.test is None else (ACCURACY,)))
+        table = result.scores.reshape(trials.size, -1)
+        scores, columns = table[:, 0], dict(zip(names, table.T[1:], strict=True))
+        return self._results(
+            trials,
+            worlds,
+            scores=scores,
+            elapsed=elapsed,
+            precision=result.precision,
+            columns=columns,
+            failures=result.failures,
+        )
+
+    def _results(
+        self,
+        trials: NDArray[np.int64],
+        worlds: NDArray[np.int8],
+        *,
+        scores: NDArray[np.float64],
+        elapsed: float,
+        precision: str,
+        columns: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
+        failures: Mapping[int, str] = MappingProxyType({}),
+    ) -> list[BlockResult]:
+        """The trials cut into their blocks; ``elapsed`` is seconds a block."""
+        parts = np.split(np.arange(trials.size), range(BLOCK_SIZE, trials.size, BLOCK_SIZE))
+        return [
+            BlockResult(
+                trial=trials[part],
+                world=worlds[part],
+                score=scores[part],
+                elapsed=elapsed,
+                device=f"{self.device.partition(':')[0]} {precision}",
+                columns={name: values[part] for name, values in columns.items()},
+                failures={int(t): failures[int(t)] for t in trials[part] if int(t) in failures} if failures else {},
+            )
+            for part in parts
+        ]
+
+    def post_mortem(self) -> str | None:
+        """Nothing is known."""
+        return None
+
+
+class _Examined(Distinguisher):
+    """The distinguisher, shown what it would be shown alone, and beside its score the model's accuracy."""
+
+    def __init__(self, distinguisher: Distinguisher, test: Dataset) -> None:
+        self._distinguisher = distinguisher
+        self._x, self._y = test.x[:_TEST_ROWS], test.y[:_TEST_ROWS]
+        self.view, self.knows_both_worlds = distinguisher.view, distinguisher.knows_both_worlds
+
+    def start(self, trials: NDArray[np.int64]) -> None:
+        """The distinguisher starts too."""
+        self._distinguisher.start(trials)
+
+    def observe(self, iterate: Iterate) -> None:
+        """The distinguisher's alone."""
+        self._distinguisher.observe(iterate)
+
+    def finish(self, models: Any) -> NDArray[np.float64]:
+        """Score, the distinguisher's columns and accuracy of each trial, ``[S, 2 + k]``."""
+        scores = np.asarray(self._distinguisher.finish(models), dtype=np.float64)
+        return np.column_stack([scores, accuracy(models, x=self._x, y=self._y)])

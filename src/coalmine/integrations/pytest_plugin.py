@@ -1,0 +1,147 @@
+"""The pytest plugin: privacy checks as tests. Loaded by pytest in every run, so it loads nothing else until it is used.
+
+::
+
+    @pytest.mark.coalmine(claim=DpSgd(sample_rate=0.01, noise_multiplier=1.1, steps=1000), time_limit=60)
+    def test_our_sampler_is_what_the_accountant_was_told(coalmine):
+        coalmine.probe_sampler(make_loader())
+
+A check that refutes fails the test with its words, and so does one that is inconclusive, unless the marker or the call
+says ``allow_inconclusive=True``: a check that could not have found anything protects nobody. The words are kept in the
+JUnit file as properties of the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_MARKER = (
+    "coalmine(claim=None, time_limit=None, allow_inconclusive=False): what the checks of the `coalmine` fixture claim "
+    "(an epsilon, an EpsilonClaim, a DpSgd or a MechanismClaim), how many seconds each may take, and whether an "
+    "inconclusive result passes."
+)
+_OPTIONS = ("claim", "time_limit", "allow_inconclusive")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", _MARKER)
+
+
+class Checks:
+    """What the ``coalmine`` fixture offers: each check runs, records its words, and fails the test where it must.
+
+    Each method takes the arguments of the function of the same name, gives back its result, and fills in what the
+    marker's claim says where an argument is not given.
+    """
+
+    def __init__(self, *, marker: dict[str, Any], properties: list[tuple[str, object]], folder: Path) -> None:
+        self._marker, self._properties, self._folder = marker, properties, folder
+
+    def probe(self, step: Any, **options: Any) -> Any:
+        """:func:`coalmine.probe`: one private step, recorded and replayed."""
+        return self._check("probe", step, options, {})
+
+    def probe_sampler(self, loader: Any, **options: Any) -> Any:
+        """:func:`coalmine.probe_sampler`: the rows that a loader draws. The claim gives the sample rate."""
+        mechanism = _mechanism(self._marker.get("claim"))
+        defaults = {} if mechanism is None else {"sample_rate": mechanism.sample_rate}
+        return self._check("probe_sampler", loader, options, defaults)
+
+    def check_accountant(self, accountant: Any, **options: Any) -> Any:
+        """:func:`coalmine.check_accountant`: ours beside theirs. The claim gives what ran, or the target epsilon."""
+        claim = self._marker.get("claim")
+        mechanism = _mechanism(claim)
+        defaults: dict[str, Any] = {"delta": getattr(claim, "delta", 1e-5)}
+        if mechanism is not None:
+            defaults["ran"] = mechanism
+        elif claim is not None:
+            defaults["target_epsilon"] = float(getattr(claim, "epsilon", claim))
+        return self._check("check_accountant", accountant, options, defaults)
+
+    def audit(self, train: Any, score: Any, **options: Any) -> Any:
+        """:func:`coalmine.audit_function`: many whole trainings. The claim is what they are held against."""
+        claim = self._marker.get("claim")
+        defaults: dict[str, Any] = {"store": self._folder / "coalmine.db"}
+        if claim is not None and not options.keys() & {"claim", "claim_epsilon", "claim_dpsgd"}:
+            kind = "claim" if hasattr(claim, "delta") else "claim_dpsgd" if _mechanism(claim) else "claim_epsilon"
+            defaults[kind] = claim
+        return self._check("audit_function", train, {"score": score, **options}, defaults)
+
+    def _check(self, name: str, subject: Any, options: dict[str, Any], defaults: dict[str, Any]) -> Any:
+        """Run a check under the time limit, record what it says, and fail the test where it must."""
+        import coalmine
+
+        allowed = options.pop("allow_inconclusive", self._marker.get("allow_inconclusive", False))
+        limit = self._marker.get("time_limit")
+        if "score" in options:
+            options = dict(options)
+            arguments: tuple[Any, ...] = (subject, options.pop("score"))
+        else:
+            arguments = (subject,)
+        with _limited(limit, name):
+            result = getattr(coalmine, name)(*arguments, **{**defaults, **options})
+        verdict, words = str(result.verdict), result.in_words()
+        self._properties += [(f"coalmine.{name}.verdict", verdict), (f"coalmine.{name}", words)]
+        if verdict == "refuted":
+            pytest.fail(words, pytrace=False)
+        if verdict == "inconclusive" and not allowed:
+            pytest.fail(
+                f"{words}\nAn inconclusive check is a failure; allow it with allow_inconclusive=True.", pytrace=False
+            )
+        return result
+
+
+@pytest.fixture
+def coalmine(request: pytest.FixtureRequest, tmp_path: Path) -> Checks:
+    """Privacy checks that fail the test by themselves; see the marker ``coalmine`` for claim and time limit."""
+    found = request.node.get_closest_marker("coalmine")
+    marker = {} if found is None else dict(found.kwargs)
+    if found is not None and (found.args or set(marker) - set(_OPTIONS)):
+        unknown = [*map(repr, found.args), *(set(marker) - set(_OPTIONS))]
+        pytest.fail(
+            f"the marker coalmine does not know {', '.join(unknown)}: expected {', '.join(_OPTIONS)}", pytrace=False
+        )
+    # Not by record_property: it warns under pytest's default kind of JUnit file, and a warning may be an error.
+    return Checks(marker=marker, properties=request.node.user_properties, folder=tmp_path)
+
+
+def _mechanism(claim: Any) -> Any:
+    """The DP-SGD that is claimed, if it is one."""
+    if hasattr(claim, "noise_multiplier"):
+        return claim
+    return getattr(claim, "mechanism", None)
+
+
+@contextlib.contextmanager
+def _limited(seconds: float | None, name: str) -> Iterator[None]:
+    """Stop a check that takes longer; where no alarm can be set (another thread, Windows), fail it afterwards."""
+    if seconds is None:
+        yield
+        return
+    words = f"{name} took longer than time_limit = {seconds:g} seconds"
+    started = time.monotonic()
+    alarm = hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread()
+
+    def stop(*_: Any) -> None:
+        pytest.fail(words, pytrace=False)
+
+    before = signal.signal(signal.SIGALRM, stop) if alarm else None
+    if alarm:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        if alarm:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            signal.signal(signal.SIGALRM, before)
+    if time.monotonic() - started > seconds:
+        pytest.fail(words, pytrace=False)

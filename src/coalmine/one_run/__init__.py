@@ -1,0 +1,43 @@
+"""One training, many canaries, a fair coin for each: an audit that costs one training.
+
+============================  ==========================================================================================
+module                        what it gives
+============================  ==========================================================================================
+:mod:`.canaries`              rows or gradients that may be included: kinds by name
+:mod:`.design`                what is fixed before a score is seen: claim, confidence, numbers of guesses, method
+:mod:`.guesses`               the numbers of guesses for a claim, and what they can refute
+:mod:`.seal`                  coins under seal: files for the training, for the scorer, for the judge
+:mod:`.judge`                 from scores and coins to a verdict and lower bounds
+:mod:`.planning`              how many canaries
+:mod:`.section`               a result as data for a report
+:mod:`.game`                  the game on our own trainer                                                        (torch)
+:mod:`.hooks`                 gradient canaries in a training with Opacus                                        (torch)
+============================  ==========================================================================================
+
+NumPy and SciPy are enough for all but the last two.
+"""
+
+from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries
+from coalmine.one_run.design import Design, design
+from coalmine.one_run.judge import OneRunResult, judge
+from coalmine.one_run.planning import Forecast, forecast, forecasts, least_canaries
+from coalmine.one_run.seal import Prepared, judge_folder, prepare
+from coalmine.one_run.section import section
+
+__all__ = [
+    "Canaries",
+    "Design",
+    "Forecast",
+    "GradientCanaries",
+    "OneRunResult",
+    "Prepared",
+    "RowCanaries",
+    "design",
+    "forecast",
+    "forecasts",
+    "judge",
+    "judge_folder",
+    "least_canaries",
+    "prepare",
+    "section",
+]

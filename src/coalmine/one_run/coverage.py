@@ -1,0 +1,151 @@
+"""How often the bounds of one run are too high, on mechanisms with known ε: ``python -m coalmine.one_run.coverage``.
+
+Every audit has coins and scores of its own, guesses that were chosen for a claim beforehand, and the methods that can
+read them. A bound at confidence 95 % may exceed the true ε in at most 5 % of audits. Pooled audits are four runs of a
+quarter of the canaries each: what one coin decides for all canaries, it then decides for each run on its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import special
+
+from coalmine.bounds.known import KnownRun, one_runs
+from coalmine.bounds.one_run import one_run
+from coalmine.bounds.one_run_fdp import one_run_fdp
+from coalmine.one_run import guesses
+from coalmine.records import DpSgd, MechanismClaim, OneRunScores
+
+LEVEL = 0.05
+DELTA = 1e-5
+METHODS = ("one_run", "one_run_fdp (gdp)", "one_run_fdp (epsilon_delta)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One method on one mechanism: how often it was too high, and how much of ε it proved on average."""
+
+    mechanism: str
+    method: str
+    guesses: tuple[int, int]
+    runs: int
+    audits: int
+    misses: int
+    truth: float
+    mean: float
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """99 % Clopper–Pearson interval of the miss rate."""
+        n, k = self.audits, self.misses
+        low = float(special.betaincinv(k, n - k + 1, 0.005)) if k else 0.0
+        high = float(special.betaincinv(k + 1, n - k, 0.995)) if k < n else 1.0
+        return low, high
+
+    @property
+    def holds(self) -> bool:
+        """Whether the miss rate may be at or under the level."""
+        return self.interval[0] <= LEVEL
+
+
+def audit(known: KnownRun, rng: np.random.Generator, *, canaries: int, runs: int) -> OneRunScores:
+    """Scores of one audit: as many independent runs as are pooled, with the canaries shared out among them."""
+    parts = [known.scores(rng, canaries // runs) for _ in range(runs)]
+    return OneRunScores(np.concatenate([p.included for p in parts]), np.concatenate([p.score for p in parts]))
+
+
+def numbers(canaries: int) -> tuple[tuple[int, int], ...]:
+    """The guesses to try: those for the claim μ = 1 (on both sides), as many on one side, and all canaries."""
+    claim = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=DELTA)
+    chosen = guesses.choose(claim, canaries=canaries, confidence=1.0 - LEVEL)
+    flagged = max(1, round(0.03 * canaries))
+    return (chosen.guess_in, chosen.guess_out), (flagged, 0), (canaries // 2, canaries // 2)
+
+
+def measure(*, canaries: int = 1000, audits: int = 2000, runs: Sequence[int] = (1, 4)) -> list[Cell]:
+    """Every cell: mechanisms, numbers of guesses, methods, and how many runs are pooled.
+
+    >>> cells = measure(canaries=40, audits=5, runs=(1,))
+    >>> len(cells), all(cell.holds for cell in cells)
+    (54, True)
+    """
+    cells = []
+    for pooled in runs:
+        for known in one_runs(DELTA):
+            rng = np.random.default_rng([0x0E1, canaries, pooled])
+            seen = [audit(known, rng, canaries=canaries, runs=pooled) for _ in range(audits)]
+            for pair in numbers(canaries):
+                for method in METHODS:
+                    truth = known.gaussian_epsilon if method.endswith("(gdp)") else known.epsilon
+                    found = np.array([_bound(method, scores, pair) for scores in seen])
+                    cells.append(
+                        Cell(
+                            mechanism=known.name,
+                            method=method,
+                            guesses=pair,
+                            runs=pooled,
+                            audits=audits,
+                            misses=int(np.sum(found > truth)),
+                            truth=truth,
+                            mean=float(found.mean()),
+                        )
+                    )
+    return cells
+
+
+def _bound(method: str, scores: OneRunScores, pair: tuple[int, int]) -> float:
+    """ε of one audit."""
+    confidence = 1.0 - LEVEL
+    if method == "one_run":
+        return one_run(scores, delta=DELTA, confidence=confidence, guess_numbers=[pair]).epsilon
+    family = "gdp" if method.endswith("(gdp)") else "epsilon_delta"
+    return one_run_fdp(scores, delta=DELTA, confidence=confidence, guess_numbers=[pair], family=family).epsilon
+
+
+def table(cells: Sequence[Cell]) -> str:
+    """The cells as Markdown, one row for each mechanism, method and number of guesses."""
+    pools = sorted({cell.runs for cell in cells})
+    heads = ["one run" if runs == 1 else f"{runs} runs pooled" for runs in pools]
+    lines = [
+        f"| mechanism | method | guesses IN / OUT | true ε | {' | '.join(heads)} |",
+        "|---|---|---|---|" + "---|" * len(pools),
+    ]
+    rows: dict[tuple[str, str, tuple[int, int]], list[Cell]] = {}
+    for cell in cells:
+        rows.setdefault((cell.mechanism, cell.method, cell.guesses), []).append(cell)
+    for (mechanism, method, pair), mine in rows.items():
+        head = f"{mechanism} | {method.replace('_', ' ')} | {pair[0]} / {pair[1]} | {mine[0].truth:.3f}"
+        lines.append(f"| {head} | {' | '.join(map(_shown, mine))} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(cell: Cell) -> str:
+    low, high = cell.interval
+    text = f"{cell.misses / cell.audits:.4f} [{low:.4f}, {high:.4f}]; mean {cell.mean:.2f}"
+    return text if cell.holds else f"**{text} ABOVE THE LEVEL**"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, and say whether every bound holds."""
+    parser = argparse.ArgumentParser(prog="python -m coalmine.one_run.coverage", description=__doc__)
+    parser.add_argument("--output", type=Path, default=None, help="Markdown file; standard output if left out")
+    parser.add_argument("--canaries", type=int, default=1000)
+    parser.add_argument("--audits", type=int, default=2000)
+    options = parser.parse_args(arguments)
+    cells = measure(canaries=options.canaries, audits=options.audits)
+    text = table(cells)
+    if options.output is None:
+        sys.stdout.write(text)
+    else:
+        options.output.write_text(text, encoding="utf-8")
+    return 0 if all(cell.holds for cell in cells) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

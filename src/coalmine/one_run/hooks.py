@@ -1,0 +1,138 @@
+"""Gradient canaries in a training with Opacus: inserted into the private sum of every step, and scored from it.
+
+The canaries stand for rows of norm C after clipping: each one that is in is drawn by its own Poisson draw in every step
+and added to the sum of clipped gradients before the noise. So noise, its size, and the accounting are put to the test;
+the training's own sampler and its clipping are not, because these rows do not pass through them. Rows as canaries
+(``coalmine one-run prepare``) test all of it, at the price of a weaker attack.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError
+from coalmine.one_run.canaries import GradientCanaries
+from coalmine.one_run.scorers import GradientScores
+from coalmine.records import DpSgd
+
+
+def load(path: Path, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:
+    """Gradients from a file of ``coalmine one-run prepare``, and their ids if it has any (``score/`` has them).
+
+    Args:
+        path: ``train/run-1.npz`` or ``score/run-1.npz``.
+        kind: What they are called.
+
+    Returns:
+        The canaries and the ids.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            parts = {name: archive[name] for name in archive.files}
+    except (OSError, ValueError) as error:
+        raise InvalidInputError(f"{path}: not a file of gradients: {error}") from None
+    missing = [name for name in ("indices", "values", "parameters") if name not in parts]
+    if missing:
+        raise InvalidInputError(f"{path}: no array {missing[0]}: expected gradients that `one-run prepare` wrote")
+    canaries = GradientCanaries(
+        kind=kind, indices=parts["indices"], values=parts["values"], parameters=int(parts["parameters"])
+    )
+    return canaries, [str(name) for name in parts.get("id", ())]
+
+
+class OpacusCanaries:
+    """Adds gradient canaries to every step of an Opacus optimizer, and scores all of them.
+
+    ``included`` go into the training, ``scored`` are all that may have: the score of each is the log-likelihood ratio
+    of what was released in every step. ``knows_batches`` takes off what the other rows add, as an attacker may who
+    knows them and which of them were drawn.
+
+    >>> from coalmine.one_run.canaries import dirac
+    >>> OpacusCanaries(
+    ...     object(), included=dirac(parameters=3, canaries=2), scored=dirac(parameters=3, canaries=3),
+    ...     mechanism=DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=10))
+    Traceback (most recent call last):
+    coalmine.errors.InvalidInputError: optimizer is of type object: expected the DPOptimizer that make_private returned
+    """
+
+    def __init__(
+        self,
+        optimizer: Any,
+        *,
+        included: GradientCanaries,
+        scored: GradientCanaries,
+        mechanism: DpSgd,
+        knows_batches: bool = True,
+        seed: int | None = None,
+    ) -> None:
+        """Attach to the optimizer.
+
+        Args:
+            optimizer: The DPOptimizer that ``make_private`` returned.
+            included: What the coins chose.
+            scored: Every canary.
+            mechanism: The DP-SGD that is claimed; canaries are drawn at its sampling rate.
+            knows_batches: Whether the score takes off what the other rows add.
+            seed: Of the canaries' own draws; fresh if left out.
+        """
+        if not all(hasattr(optimizer, name) for name in ("add_noise", "params", "max_grad_norm")):
+            raise InvalidInputError(
+                f"optimizer is of type {type(optimizer).__name__}: expected the DPOptimizer that make_private returned"
+            )
+        _validate.instance("mechanism", mechanism, DpSgd)
+        size = sum(int(one.numel()) for one in optimizer.params)
+        for name, given in (("included", included), ("scored", scored)):
+            if given.parameters != size:
+                raise InvalidInputError(
+                    f"{name} is for {given.parameters} parameters: expected {size}, as the optimizer has"
+                )
+        self._optimizer, self._included, self._rate = optimizer, included, mechanism.sample_rate
+        self._rng = np.random.default_rng(seed)
+        self._scorer = GradientScores(
+            scored, mechanism=mechanism, clip=float(optimizer.max_grad_norm), batch=1.0, knows_batches=knows_batches
+        )
+        self._scorer.start(np.zeros(1, dtype=np.int64))
+        self._step, self._plain = 0, optimizer.add_noise
+        optimizer.add_noise = self._add_noise
+
+    def _add_noise(self) -> None:
+        """Stands before the optimizer's own ``add_noise``: the sum is complete, the noise is not yet in it."""
+        import torch
+
+        parameters = self._optimizer.params
+        shared = torch.cat([one.summed_grad.detach().reshape(-1) for one in parameters])
+        drawn = np.flatnonzero(self._rng.random(self._included.number) < self._rate)
+        extra = torch.zeros_like(shared)
+        extra.index_add_(
+            0,
+            torch.from_numpy(self._included.indices[drawn].ravel()).to(shared.device),
+            torch.from_numpy(self._included.values[drawn].ravel() * float(self._optimizer.max_grad_norm)).to(shared),
+        )
+        start = 0
+        for one in parameters:
+            one.summed_grad += extra[start : start + one.numel()].view_as(one.summed_grad)
+            start += one.numel()
+        self._plain()
+        released = torch.cat([one.grad.detach().reshape(-1) for one in parameters])
+        self._step += 1
+        self._scorer.observe(_Step(released[None], shared[None]))
+
+    def scores(self) -> NDArray[np.float64]:
+        """The score of every canary so far."""
+        return self._scorer.log_odds(0)
+
+    def detach(self) -> None:
+        """The optimizer as it was."""
+        self._optimizer.add_noise = self._plain
+
+
+class _Step:
+    """What the scorer sees of a step, in units of the sum."""
+
+    def __init__(self, private_gradient: Any, shared: Any) -> None:
+        self.private_gradient, self.shared = private_gradient, shared

@@ -1,0 +1,292 @@
+"""Do rows add up? And does the noise stay the same whatever the rows are?
+
+Second difference: release(D + a + b) − release(D + a) − release(D + b) + release(D) = 0 for every pair of rows, or rows
+reach each other: batch normalization, microbatches, statistics of the batch, a divisor that follows the batch. Only a
+sum of terms of one row each has the sensitivity of one clipped row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from coalmine.probing import faults, rows
+from coalmine.probing.bench import Bench, World
+from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
+from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.release import Observation
+from coalmine.probing.search import Influence, Tried, with_row
+
+
+@dataclasses.dataclass
+class Interplay:
+    """The largest second difference that was found."""
+
+    number: float
+    """In the units of a row's largest influence."""
+    witness: str
+    rescaled: float
+    """What is left of it when every release is multiplied by its number of rows."""
+
+
+def _vector(shown: Observation, reading: Reading) -> torch.Tensor:
+    """All carriers as one vector, in units of the sum where these are known."""
+    return torch.cat([shown[one.name].double().reshape(-1).cpu() / (one.scale or 1.0) for one in reading.carriers])
+
+
+def _offset(bench: Bench, reading: Reading) -> torch.Tensor:
+    """What the carriers would be if nothing was released: zero at an optimizer's door, else the first state."""
+    parts = [
+        torch.zeros_like(one.response)
+        if one.door or one.name not in bench.start
+        else bench.start[one.name].double().reshape(-1).cpu() / (one.scale or 1.0)
+        for one in reading.carriers
+    ]
+    return torch.cat(parts)
+
+
+def _error(shown: Observation, reading: Reading) -> float:
+    """What rounding may do to the carriers together."""
+    return float(np.linalg.norm([rounding(shown[one.name]) / (one.scale or 1.0) for one in reading.carriers]))
+
+
+def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay | None:
+    """Second differences for several pairs of rows and several sizes of the batch."""
+    unit = influence.best.total
+    if unit == 0.0:
+        return None
+    best: Interplay | None = None
+    offset = _offset(bench, reading)
+    for keep in _bases(bench):
+        seen: dict[tuple[int | None, int | None], tuple[World, Observation]] = {}
+        for a, b in _pairs(influence):
+            corners = [
+                _corner(bench, keep, first, second, seen)
+                for first, second in ((a, b), (a, None), (None, b), (None, None))
+            ]
+            worlds, shown = [one for one, _ in corners], [one for _, one in corners]
+            if any(not one.whole(reading.silent) or any(c.name not in one for c in reading.carriers) for one in shown):
+                continue
+            vectors = [_vector(one, reading) - offset for one in shown]
+            second = vectors[0] - vectors[1] - vectors[2] + vectors[3]
+            sizes = [len(one.slots) for one in worlds]
+            scaled = [size * one for size, one in zip(sizes, vectors, strict=True)]
+            left = (scaled[0] - scaled[1] - scaled[2] + scaled[3]) / max(sizes)
+            number = float(second.norm())
+            floor = 8.0 * max(_error(one, reading) for one in shown)
+            if number > TOLERANCE * unit + floor and (best is None or number / unit > best.number):
+                text = f"{len(keep)} rows of the batch with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
+                best = Interplay(number / unit, text, float(left.norm()) / number)
+    return best
+
+
+def _bases(bench: Bench) -> list[range]:
+    """Batches of several sizes: whether two rows share a microbatch depends on it."""
+    if not bench.grows:
+        return [range(bench.count)]
+    return [range(size) for size in range(bench.count, max(bench.count - 4, 0), -1)]
+
+
+def _pairs(influence: Influence) -> list[tuple[Tried, Tried]]:
+    """The row that moves most with an ordinary one, and two ordinary ones."""
+    ordinary = [one for one in influence.tried if one.size == 1.0] or influence.tried
+    return [(influence.best, ordinary[0]), (ordinary[0], ordinary[-1])]
+
+
+def _corner(
+    bench: Bench,
+    keep: range,
+    a: Tried | None,
+    b: Tried | None,
+    seen: dict[tuple[int | None, int | None], tuple[World, Observation]],
+) -> tuple[World, Observation]:
+    """The batch with both rows, with one of them, or with neither; each is run once."""
+    key = (None if a is None else id(a), None if b is None else id(b))
+    if key not in seen:
+        if bench.grows:
+            extra = {slot: one.row for slot, one in enumerate((a, b)) if one is not None}
+            world = bench.world(extra, keep=keep)
+        else:
+            last = bench.count - 1
+            world = bench.replaced({slot: one.row for slot, one in ((last - 1, a), (last, b)) if one is not None})
+        seen[key] = world, bench.quiet(world)
+    return seen[key]
+
+
+def groups(bench: Bench, reading: Reading, influence: Influence) -> int | None:
+    """How many rows are clipped together: copies of one saturated row pile up, unless they are clipped as a group.
+
+    Returns:
+        the size of a group, or None where every copy adds as much as the first.
+    """
+    near = [one for one in influence.tried if one.total >= 0.9 * influence.best.total]
+    best = max(near, key=lambda one: one.size)  # so large that it fills a group whatever else is in it
+    last = bench.count
+    reached = []
+    for copies in range(1, last + 1):
+        world = bench.replaced(dict.fromkeys(range(last - copies, last), best.row))
+        shown = bench.quiet(world)
+        if not shown.whole(reading.silent) or any(one.name not in shown for one in reading.carriers):
+            return None
+        reached.append(float((_vector(shown, reading) - _offset(bench, reading)).norm()))
+    steps = np.diff(reached)
+    flat = np.flatnonzero(np.abs(steps) < 0.05 * best.total)
+    return int(np.ceil(last / max(1, last - len(flat)))) if len(flat) else None
+
+
+@dataclasses.dataclass
+class Ratio:
+    """How the noise in one tensor of another batch compares with that of the batch itself."""
+
+    what: str
+    name: str
+    number: float
+    other: float
+    """What is left of the noise once it is scaled back: draws that play another part."""
+
+
+def noise_ratios(bench: Bench, reading: Reading, world: World, what: str) -> list[Ratio]:
+    """The noise of another batch, against that of the batch itself; nothing where the step failed."""
+    plain, silent = bench.scaled(world, 1.0), bench.silent(world)
+    if plain.error or silent.error:
+        return []
+    found = []
+    for one in reading.noised:
+        size = float(one.response.norm())
+        if size == 0.0:
+            continue
+        if one.name not in plain or one.name not in silent:
+            found.append(Ratio(what, one.name, 0.0, 0.0))
+            continue
+        noise = delta(plain[one.name], silent[one.name])
+        if not bool(torch.isfinite(noise).all()):
+            return []
+        ratio = float(noise @ one.response) / size**2
+        floor = 8.0 * max(rounding(plain[one.name]), rounding(reading.plain[one.name])) / size
+        left = float((noise - ratio * one.response).norm()) / size
+        found.append(Ratio(what, one.name, 1.0 if abs(ratio - 1.0) <= floor else ratio, max(left - floor, 0.0)))
+    return found
+
+
+def batch_norm(bench: Bench) -> str:
+    """The name of a layer that mixes rows, where the step can reach one in training mode."""
+    kinds = (torch.nn.modules.batchnorm._BatchNorm,)
+    found = [type(one).__name__ for one in bench.modules if isinstance(one, kinds) and one.training]
+    return found[0] if found else ""
+
+
+def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
+    """Rows add up, and noise does not depend on them."""
+    findings: list[Finding] = []
+    if reading.nonlinear:
+        return Measurement(name="additivity", sentence="Rows were not compared: noise does not enter in proportion.")
+    ratios = [] if reading.outside or not reading.noise else _ratios(bench, reading, influence)
+    changed = [one for one in ratios if abs(one.number - 1.0) > TOLERANCE or one.other > TOLERANCE]
+    found = interplay(bench, reading, influence)
+    divided = bool(found and found.rescaled < 0.05)
+    if changed:
+        findings.append(_noise_finding(changed))
+    if divided and not any(one.fault == faults.DIVISOR.name for one in findings):
+        assert found is not None
+        findings.append(
+            faults.finding(
+                faults.DIVISOR,
+                "Every release is divided by its own number of rows: the sums agree, the means do not.",
+                number=found.number,
+                allowed=0.0,
+                witness=found.witness,
+            )
+        )
+    elif found and not any(one.fault == faults.DIVISOR.name for one in findings):
+        findings.append(_interplay_finding(bench, reading, influence, found))
+    if findings:
+        sentence = findings[0].sentence
+    elif influence.best.total == 0.0:
+        return Measurement(name="additivity", sentence="Rows were not compared.", blind="no row moved the release")
+    else:
+        sentence = "Rows add up: no row changes what another one adds, nor the noise."
+    return Measurement(
+        name="additivity",
+        sentence=sentence,
+        findings=tuple(findings),
+        details={
+            "second_difference": found.number if found else 0.0,
+            "noise_ratio": float(max((abs(one.number - 1.0) for one in ratios), default=0.0)),
+        },
+    )
+
+
+def _ratios(bench: Bench, reading: Reading, influence: Influence) -> list[Ratio]:
+    """With an ordinary row more, with the one that moves most, and with one row of the batch alone."""
+    ordinary = [one for one in influence.tried if one.size == 1.0][:1]
+    worlds = [
+        (with_row(bench, one.row), f"one row more: {rows.describe(one.row)}")
+        for one in (*ordinary, *influence.witnesses(0))
+    ]
+    if bench.grows:
+        worlds.append((bench.world(keep=[0]), "its first row alone"))
+    return [ratio for world, what in worlds for ratio in noise_ratios(bench, reading, world, what)]
+
+
+def _noise_finding(changed: list[Ratio]) -> Finding:
+    """A divisor scales noise alike whatever the row is; anything else makes noise depend on the row."""
+    worst = max(changed, key=lambda one: abs(one.number - 1.0) + one.other)
+    name = worst.name.removeprefix("gradient of ")
+    witness = f"{name}; the batch with {worst.what}"
+    if worst.number == 0.0:
+        return faults.finding(
+            faults.LEFT_OUT,
+            f"For the batch with {worst.what.partition(':')[0]}, the step adds no noise.",
+            number=0.0,
+            allowed=1.0,
+            witness=witness,
+        )
+    added = [one.number for one in changed if one.name == worst.name and one.what.startswith("one row more")]
+    if worst.other <= TOLERANCE and added and max(added) - min(added) <= TOLERANCE:
+        return faults.finding(
+            faults.DIVISOR,
+            f"With one row more, the same noise in {name} is {added[0]:.4g} times as large: it is divided by a number "
+            "that follows the rows.",
+            number=added[0],
+            allowed=1.0,
+            witness=witness,
+        )
+    return faults.finding(
+        faults.NOISE_DEPENDS,
+        f"For the batch with {worst.what.partition(':')[0]}, the same draws give other noise in {name} "
+        f"({worst.number:.4g} times as large).",
+        number=worst.number,
+        allowed=1.0,
+        witness=witness,
+    )
+
+
+def _interplay_finding(bench: Bench, reading: Reading, influence: Influence, found: Interplay) -> Finding:
+    """Which kind of interplay it is."""
+    layer = batch_norm(bench)
+    if layer:
+        return faults.finding(
+            faults.INTERACT,
+            f"Rows do not add up (by {found.number:.3g} of a row's largest influence): {layer} mixes them.",
+            number=found.number,
+            allowed=0.0,
+            witness=found.witness,
+        )
+    together = groups(bench, reading, influence)
+    if together is not None and together > 1:
+        return faults.finding(
+            faults.MICROBATCH,
+            f"Rows are clipped in groups of about {together}: copies of one row in a group add no more than one.",
+            number=float(together),
+            allowed=1.0,
+            witness=found.witness,
+        )
+    return faults.finding(
+        faults.INTERACT,
+        f"Rows do not add up: what one adds changes by {found.number:.3g} of a row's largest influence with another.",
+        number=found.number,
+        allowed=0.0,
+        witness=found.witness,
+    )

@@ -1,0 +1,217 @@
+"""The step on the bench: run it with these rows and this randomness, see everything it shows, and put all back."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import random
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from coalmine.errors import InvalidInputError
+from coalmine.probing import rows
+from coalmine.probing.private_step import PrivateStep
+from coalmine.probing.release import Observation, Release
+from coalmine.probing.snapshot import Snapshot, library_generators
+from coalmine.probing.tape import Tape
+
+_ROWS_AT_MOST = 12
+"""Rows of the batch that are used: more cost time and show nothing new."""
+_SMALL = 100_000
+"""Numbers up to which a release is small: one thread is quickest."""
+SPARE = 2
+"""Slots on the tape for rows that are added."""
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """A batch, and which slot of the tape each of its rows has."""
+
+    batch: Any
+    slots: tuple[int, ...]
+
+
+class Bench:
+    """Runs a step as often as asked, always from the same state.
+
+    ``tape`` holds one recording with a slot for every row of the batch and for ``SPARE`` more.
+    """
+
+    def __init__(self, subject: PrivateStep) -> None:
+        self.subject = subject
+        count = min(rows.check(subject.batch), _ROWS_AT_MOST)
+        self.base = rows.take(subject.batch, range(count))
+        self.count = count
+        self.runs = 0
+        self.force: dict[int, float] = {}
+        self.loud = False
+        """Noise comes from outside the tape: it can be had again, but not silenced."""
+        self.grows = True
+        """Whether rows can be added to a batch."""
+        self.behind = 0
+        """Calls that release nothing before the one that runs start from."""
+        self._snapshot = self._origin = self._copied()
+        self.release = Release(subject.state, self._snapshot, kept=subject.kept)
+        self.tape = Tape(references=self._snapshot.references)
+        self.start = self.release.read(None, self._more())
+
+    @property
+    def modules(self) -> list[torch.nn.Module]:
+        """Every module that the step can reach."""
+        return list(self._snapshot.modules.values())
+
+    def world(self, extra: Mapping[int, Any] | None = None, *, keep: Sequence[int] | None = None) -> World:
+        """The batch (or the rows ``keep`` of it) with more rows, each in a slot of its own.
+
+        Args:
+            extra: rows by spare slot, 0 or 1.
+            keep: the rows of the batch that are there; all unless given.
+        """
+        slots = list(range(self.count) if keep is None else keep)
+        parts = [rows.take(self.base, slots)]
+        for slot, row in (extra or {}).items():
+            parts.append(row)
+            slots.append(self.count + slot)
+        return World(rows.join(parts), tuple(slots))
+
+    def replaced(self, changes: Mapping[int, Any]) -> World:
+        """The batch with other rows in the place of some of its own."""
+        parts = [changes.get(slot, rows.take(self.base, [slot])) for slot in range(self.count)]
+        return World(rows.join(parts), tuple(range(self.count)))
+
+    def record(self, world: World) -> Observation:
+        """Run with live randomness and keep it as the master recording."""
+        return self.run(world.batch, self.tape.record(rows=len(world.slots)))
+
+    def learn(self, world: World) -> Observation:
+        """Run with live randomness and another number of rows, so that the tape knows which draws belong to rows."""
+        return self.run(world.batch, self.tape.learn(rows=len(world.slots)))
+
+    def silent(self, world: World) -> Observation:
+        """Run without noise."""
+        return self.run(world.batch, self.tape.silence(slots=world.slots, force=self.force))
+
+    def quiet(self, world: World) -> Observation:
+        """Run without noise; where noise cannot be silenced, with the same noise every time."""
+        return self.scaled(world, 1.0) if self.loud else self.silent(world)
+
+    def scaled(self, world: World, factor: float) -> Observation:
+        """Run with the recorded noise, scaled."""
+        return self.run(world.batch, self.tape.scale(factor, slots=world.slots, force=self.force))
+
+    def shifted(self, world: World, shift: Mapping[Any, torch.Tensor]) -> Observation:
+        """Run with the recorded noise, shifted."""
+        return self.run(world.batch, self.tape.replay(slots=world.slots, shift=shift, force=self.force))
+
+    def renewed(self, world: World, *, factor: float = 1.0) -> Observation:
+        """Run with new noise from the step's own generators."""
+        play = self.tape.renew(factor=factor, slots=world.slots, force=self.force)
+        return self.run(world.batch, play, generators=False)
+
+    def runs_differ(self, world: World, names: Sequence[str]) -> bool:
+        """Whether two runs from the same state have different noise: if not, it is seeded from that state."""
+        first, second = self.renewed(world), self.renewed(world)
+        return any(not torch.equal(first[name], second[name]) for name in names if name in first and name in second)
+
+    def put_back(self, *, generators: bool = True) -> None:
+        """Give the step the state that runs start from."""
+        self._snapshot.restore(generators=generators)
+
+    def rewind(self) -> None:
+        """Give the step the state that it was handed over with."""
+        self._origin.restore()
+
+    def advance(self) -> None:
+        """Let runs start one call later: this one released nothing."""
+        self.run(self.base, contextlib.nullcontext())
+        self._snapshot = self._copied()
+        self.start = self.release.read(None, self._more())
+        self.behind += 1
+
+    def settle_back(self) -> None:
+        """Let runs start from the first state again."""
+        self._snapshot, self.behind = self._origin, 0
+        self.put_back()
+        self.start = self.release.read(None, self._more())
+
+    @contextlib.contextmanager
+    def here(self) -> Iterator[None]:
+        """Let runs start from the present state meanwhile."""
+        before = self._snapshot
+        self._snapshot = self._copied()
+        try:
+            yield
+        finally:
+            self._snapshot = before
+
+    def _copied(self) -> Snapshot:
+        return Snapshot(self.subject.state, self.subject.step)
+
+    def run(
+        self,
+        batch: Any,
+        play: contextlib.AbstractContextManager[Any],
+        *,
+        fresh: bool = True,
+        generators: bool = True,
+    ) -> Observation:
+        """One run.
+
+        Args:
+            batch: its rows.
+            play: what the tape does meanwhile.
+            fresh: whether it starts from the first state, or goes on from where it is.
+            generators: whether random generators too start from their first state.
+        """
+        self.runs += 1
+        if fresh:
+            self._snapshot.restore(generators=generators)
+        returned: Any = None
+        error = ""
+        copied = rows.take(batch, range(rows.size(batch)))  # a step may write into its batch
+        with warnings.catch_warnings(), torch.enable_grad(), self.release.door() as gradients:
+            warnings.simplefilter("ignore")
+            try:
+                with play:
+                    returned = self.subject.step(copied)
+            except Exception as problem:  # noqa: BLE001  # the user's code may raise anything, and that is a result
+                error = f"{type(problem).__name__}: {problem}".splitlines()[0]
+        return Observation(dict(gradients), self.release.read(returned, self._more()), error)
+
+    def _more(self) -> Mapping[str, Any]:
+        return self.subject.released() if self.subject.released is not None else {}
+
+    def check(self, shown: Observation, what: str) -> Observation:
+        """An error in words where a run that must work did not."""
+        if shown.error:
+            raise InvalidInputError(f"step fails on {what}: {shown.error}")
+        return shown
+
+
+@contextlib.contextmanager
+def on_bench(subject: PrivateStep, *, seed: int = 0) -> Iterator[Bench]:
+    """The step on the bench; afterwards all that it can reach is as it was before, bit for bit.
+
+    The generators that every program shares start from ``seed``: a second probe of a step gives the same numbers.
+    """
+    shared = library_generators()
+    threads = torch.get_num_threads()
+    bench: Bench | None = None
+    try:
+        torch.default_generator.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002  # the step may draw from it
+        random.seed(seed)
+        bench = Bench(subject)
+        if sum(one.numel() for one in bench.start.values()) < _SMALL:
+            torch.set_num_threads(1)  # threads that wait for each other cost more than they help
+        yield bench
+    finally:
+        if bench is not None:
+            bench.rewind()
+        torch.set_num_threads(threads)
+        for put_back, state in shared:
+            put_back(state)

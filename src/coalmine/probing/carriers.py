@@ -1,0 +1,442 @@
+"""Where the private sum can be read: the tensors in which noise is linear, and what a unit of the sum becomes there.
+
+Such a tensor is a *carrier*: first of all the gradient at an optimizer's door, else a parameter that a plain loop
+moves. It shows noise and rows side by side, whatever an optimizer then makes of them. A second tensor that holds the
+same noise times a constant (the momentum beside the parameter) is left out, or rows would count twice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.probing import rows
+from coalmine.probing.bench import SPARE, Bench, World
+from coalmine.probing.release import Observation
+from coalmine.probing.tape import Key, Layout, Site
+
+TOLERANCE = 1e-3
+"""Relative: what exact measures let pass as rounding."""
+_CALLS = 4
+"""Calls after which a step that has changed nothing is given up."""
+_FAR = (-30.0, -3e3, 3e3)
+"""Factors for noise that turn every sign: an optimizer that keeps only signs (Adam, at first) responds to them too."""
+
+
+@dataclasses.dataclass
+class Carrier:
+    """A tensor in which noise is linear.
+
+    ``scale`` is what one unit of the sum of clipped gradients becomes here, where it is known.
+    """
+
+    name: str
+    scale: float | None
+    door: bool
+    response: torch.Tensor
+    """What the recorded noise adds here."""
+
+
+@dataclasses.dataclass
+class Reading:
+    """What a step's noise does to everything that the step shows."""
+
+    base: World
+    silent: Observation
+    """Without noise; where noise cannot be silenced, with one that every run shares."""
+    plain: Observation
+    carriers: list[Carrier]
+    noisy: frozenset[str]
+    """Tensors that respond to noise."""
+    touched: dict[str, torch.Tensor]
+    """For each released tensor, which of its coordinates respond to noise."""
+    nonlinear: tuple[str, ...] = ()
+    """Tensors that should carry the private sum, but do not respond to noise in proportion."""
+    for_each_row: bool = False
+    """Noise is drawn for each row, inside the sum."""
+    extras: list[Carrier] = dataclasses.field(default_factory=list)
+    """Released tensors with noise of their own, beside the private sum (a noised count, for instance)."""
+    outside: bool = False
+    """Noise is there, but not on the tape: it can be renewed, not silenced."""
+    shared: tuple[tuple[str, str], ...] = ()
+    """Pairs of parameters whose noise is the same up to a constant."""
+
+    @property
+    def noise(self) -> bool:
+        """Whether anything responds to noise."""
+        return bool(self.noisy)
+
+    @property
+    def noised(self) -> list[Carrier]:
+        """Everything with noise of its own."""
+        return [one for one in (*self.carriers, *self.extras) if one.name in self.noisy]
+
+    @property
+    def absolute(self) -> bool:
+        """Whether the size of a unit of the sum is known."""
+        return all(one.scale is not None for one in self.carriers)
+
+
+def delta(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a − b in double precision, as a vector."""
+    return (a.double() - b.double()).reshape(-1).cpu()
+
+
+def rounding(value: torch.Tensor) -> float:
+    """How far rounding alone may move a tensor."""
+    if not value.is_floating_point():
+        return 0.0
+    return float(torch.finfo(value.dtype).eps * value.double().norm())
+
+
+def record(bench: Bench) -> World:
+    """Record the step with spare rows and without them; the world without them is the one all others differ from."""
+    base = bench.world()
+    _settle(bench, base)
+    large = bench.world({slot: rows.take(bench.base, [slot]) for slot in range(SPARE)})
+    if bench.record(large).error:
+        bench.grows = False  # the step takes batches of one size only: a row can be replaced, not added
+        bench.record(base)
+    else:
+        bench.learn(base)
+    return base
+
+
+def _settle(bench: Bench, base: World) -> None:
+    """Find a call that changes something: a step that gathers several batches first releases nothing."""
+    returns = False
+    for _ in range(_CALLS):
+        shown = bench.check(bench.record(base), "its own batch")
+        if shown.gradients or _moved(shown, bench.start):
+            return
+        returns = returns or any(name.startswith("returned") for name in shown.released)
+        bench.advance()
+    if not returns:
+        raise InvalidInputError(
+            f"step changes nothing of its state in {_CALLS} calls and returns nothing: expected a step that changes "
+            "the modules and optimizers that are handed over as state"
+        )
+    bench.settle_back()
+
+
+def _moved(shown: Observation, before: Mapping[str, torch.Tensor]) -> list[str]:
+    return [
+        name
+        for name, value in shown.released.items()
+        if name in before and (value.shape != before[name].shape or not _same(value, before[name]))
+    ]
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(a.double()), torch.nan_to_num(b.double()))
+
+
+def unseen_randomness(bench: Bench, base: World) -> list[str]:
+    """Tensors that differ between two runs with the same rows and the same tape, beyond rounding."""
+    first, second = bench.silent(base), bench.silent(base)
+    found = []
+    for name in (*first.gradients, *first.released):
+        if name not in second or first[name].shape != second[name].shape:
+            found.append(name)
+            continue
+        size = max(float(first[name].double().norm()), 1e-12)
+        if float(delta(first[name], second[name]).nan_to_num().norm()) > 1e-5 * size:
+            found.append(name)
+    return found
+
+
+def read(bench: Bench, base: World) -> Reading:
+    """Find the noise and the carriers."""
+    silent = bench.check(bench.silent(base), "its own batch without noise")
+    plain = bench.scaled(base, 1.0)
+    noisy = _responding(silent, plain)
+    for_each_row = False
+    if not noisy:
+        found = _row_noise(bench)
+        if found:
+            bench.tape.noise = found
+            silent, plain = bench.silent(base), bench.scaled(base, 1.0)
+            noisy = _responding(silent, plain)
+            for_each_row = bool(noisy)
+    if not noisy:
+        bench.tape.noise = _other_noise(bench)
+    bench.renewed(base)  # generators start where the recording did: the first run has its noise again
+    renewed = bench.renewed(base)
+    outside = False
+    if not noisy:
+        other = bench.renewed(base)
+        noisy = _responding(renewed, other)
+        outside = bench.loud = bool(noisy)
+        plain, renewed = (renewed, other) if outside else (plain, renewed)
+        silent = bench.quiet(base) if outside else silent
+    double = bench.scaled(base, 2.0) if noisy and not outside else plain
+    linear = list(noisy if outside else (name for name in noisy if _linear(name, silent, plain, double)))
+    if noisy and not linear and not outside:
+        narrowed = _linear_sites(bench, base)
+        if narrowed is not None:
+            bench.tape.noise = narrowed
+            silent, plain, double = bench.silent(base), bench.scaled(base, 1.0), bench.scaled(base, 2.0)
+            noisy = _responding(silent, plain)
+            linear = [name for name in noisy if _linear(name, silent, plain, double)]
+    if linear and not outside:
+        linear = _stable_first(bench, _ordered(bench, linear), silent, plain)
+    far = [bench.scaled(base, factor) for factor in _FAR] if noisy and not outside else []
+    noisy = frozenset(noisy.union(*(_responding(silent, one) for one in far)))
+    touched = {name: _touched(name, silent, [plain, renewed, *far]) for name in silent.released}
+    carriers, shared = _carriers(bench, silent, plain, renewed, linear)
+    expected = [name for name in (*silent.gradients, *bench.release.names.values()) if name in noisy]
+    return Reading(
+        base=base,
+        silent=silent,
+        plain=plain,
+        carriers=carriers,
+        noisy=noisy,
+        touched=touched,
+        nonlinear=tuple(expected) if noisy and not linear else (),
+        for_each_row=for_each_row,
+        outside=outside,
+        shared=shared,
+        extras=_extras(carriers, silent, plain, renewed, linear) if carriers and carriers[0].door else [],
+    )
+
+
+def _touched(name: str, silent: Observation, others: list[Observation]) -> torch.Tensor:
+    """Which coordinates of a released tensor any noise moves."""
+    found = torch.zeros(silent[name].numel(), dtype=torch.bool)
+    for one in others:
+        if name in one and one[name].shape == silent[name].shape:
+            found |= delta(one[name], silent[name]) != 0
+    return found
+
+
+def _responding(silent: Observation, plain: Observation) -> frozenset[str]:
+    return frozenset(
+        name
+        for name in (*silent.gradients, *silent.released)
+        if name in plain and silent[name].shape == plain[name].shape and not _same(silent[name], plain[name])
+    )
+
+
+def _linear(name: str, silent: Observation, plain: Observation, double: Observation) -> bool:
+    once, twice = delta(plain[name], silent[name]), delta(double[name], silent[name])
+    return float((twice - 2.0 * once).norm()) <= TOLERANCE * float(once.norm()) + 4.0 * rounding(plain[name])
+
+
+def _row_noise(bench: Bench) -> frozenset[Site] | None:
+    """Normal draws for each row that have the shape of parameters: noise, but inside the sum over rows."""
+    shapes = {tuple(bench.start[name].shape) for name in bench.release.names.values() if name in bench.start}
+    found = []
+    for site, layout in bench.tape.normal_sites().items():
+        shape = tuple(bench.tape.draw((site, 0)).value.shape)
+        if layout in (Layout.AXIS, Layout.STREAM) and (shape in shapes or shape[1:] in shapes):
+            found.append(site)
+    return frozenset(found) or None
+
+
+def _other_noise(bench: Bench) -> frozenset[Site] | None:
+    """Draws of another law that have the size of parameters: noise that is not normal, and cannot be silenced."""
+    sizes = {bench.start[name].numel() for name in bench.release.names.values() if name in bench.start}
+    sizes |= {sum(sizes)}
+    found = [
+        site
+        for site in bench.tape.fixed_sites()
+        if bench.tape.draw((site, 0)).normal is None and bench.tape.draw((site, 0)).value.numel() in sizes
+    ]
+    return frozenset(found) or None
+
+
+def _ordered(bench: Bench, names: list[str]) -> list[str]:
+    """Parameters first, in their own order, then everything else."""
+    parameters = [name for name in bench.release.names.values() if name in names]
+    return [*parameters, *sorted(name for name in names if name not in parameters)]
+
+
+def _stable_first(bench: Bench, linear: list[str], silent: Observation, plain: Observation) -> list[str]:
+    """Tensors whose noise does not depend on the rows come first: others show it through something that does."""
+    if not bench.grows:
+        return linear
+    world = bench.world(keep=[0])
+    other_silent, other = bench.silent(world), bench.scaled(world, 1.0)
+    if other.error or other_silent.error:
+        return linear
+    stable = []
+    for name in linear:
+        if name in other and name in other_silent and other[name].shape == plain[name].shape:
+            noise = delta(plain[name], silent[name])
+            apart = delta(other[name], other_silent[name]) - noise
+            if float(apart.norm()) <= TOLERANCE * float(noise.norm()) + 8.0 * rounding(plain[name]):
+                stable.append(name)
+    return [*stable, *(name for name in linear if name not in stable)]
+
+
+def _linear_sites(bench: Bench, base: World) -> frozenset[Site] | None:
+    """Of several places that draw from a normal law, those whose draws enter in proportion; others are the model's."""
+    sites = [site for site, layout in bench.tape.normal_sites().items() if layout is Layout.FIXED]
+    if len(sites) < 2:
+        return None
+    found = []
+    for site in sites:
+        bench.tape.noise = frozenset({site})
+        silent, plain, double = bench.silent(base), bench.scaled(base, 1.0), bench.scaled(base, 2.0)
+        if any(_linear(name, silent, plain, double) for name in _responding(silent, plain)):
+            found.append(site)
+    bench.tape.noise = None
+    return frozenset(found) if 0 < len(found) < len(sites) else None
+
+
+def _carriers(
+    bench: Bench, silent: Observation, plain: Observation, renewed: Observation, linear: list[str]
+) -> tuple[list[Carrier], tuple[tuple[str, str], ...]]:
+    """One tensor for each parameter; where there is no noise at all, the place where it should be."""
+    promise = bench.subject
+    at_door = None if promise.divisor is None else 1.0 / promise.divisor
+    moved = None if at_door is None or promise.learning_rate is None else at_door * promise.learning_rate
+    names = [name for name in silent.gradients if name in linear]
+    door = bool(names)
+    if not names:
+        names = [name for name in linear if name in silent.released]
+    if not linear:
+        names = list(silent.gradients) or [name for name in bench.release.names.values() if name in silent.released]
+        door = bool(silent.gradients)
+        if not names:
+            names = [name for name in _moved(plain, bench.start) if plain[name].is_floating_point()]
+    elif door:  # with those that no noise reaches; noise that comes by way of other parameters does not count
+        quiet = {name for name in silent.gradients if _same(silent[name], plain[name])}
+        names = [name for name in silent.gradients if name in linear or name in quiet]
+    found: list[Carrier] = []
+    shared: list[tuple[str, str]] = []
+    seconds: list[torch.Tensor] = []
+    for name in names:
+        first_response, second = delta(plain[name], silent[name]), delta(renewed[name], silent[name])
+        twin = _twin(first_response, second, found, seconds)
+        if twin is not None and door and linear:
+            shared.append((twin, name))
+        if twin is None or door or not linear:
+            found.append(Carrier(name, at_door if door else moved, door, first_response))
+            seconds.append(second)
+    return found, tuple(shared)
+
+
+def _extras(
+    carriers: list[Carrier],
+    silent: Observation,
+    plain: Observation,
+    renewed: Observation,
+    linear: list[str],
+) -> list[Carrier]:
+    """Released tensors that are linear in noise, but not in that of any carrier."""
+    found: list[Carrier] = []
+    known = list(carriers)
+    seconds = [delta(renewed[one.name], silent[one.name]) for one in carriers]
+    for name in silent.released:
+        if name not in linear:
+            continue
+        first, second = delta(plain[name], silent[name]), delta(renewed[name], silent[name])
+        if _twin(first, second, known, seconds) is None:
+            one = Carrier(name, None, False, first)
+            found.append(one)
+            known.append(one)
+            seconds.append(second)
+    return found
+
+
+def _twin(first: torch.Tensor, second: torch.Tensor, found: list[Carrier], seconds: list[torch.Tensor]) -> str | None:
+    """A carrier with the same noise, up to a factor for each coordinate that both realizations share."""
+    if float(first.norm()) == 0.0:
+        return None
+    for carrier, other in zip(found, seconds, strict=True):
+        if len(other) == len(first) and float(other.norm()) > 0.0:
+            a, b = first * other, second * carrier.response
+            if torch.equal(first, second):  # seeded from the state: only one realization, so one factor for all
+                a, b = first * other.norm(), other * first.norm() * (1.0 if float(first @ other) > 0.0 else -1.0)
+            if float((a - b).norm()) <= TOLERANCE * float(a.norm() + b.norm()):
+                return carrier.name
+    return None
+
+
+class Shifter:
+    """Moves noise so that a carrier shows what it is told: from a carrier's coordinates back to those of the draws."""
+
+    def __init__(self, bench: Bench, reading: Reading) -> None:
+        self._bench, self._reading = bench, reading
+        self._places: dict[str, tuple[Key, int, float]] = {}
+        self._find()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every noisy carrier has its draw."""
+        return all(one.name in self._places for one in self._reading.noised)
+
+    def hiding(self, moves: Mapping[str, torch.Tensor]) -> dict[Key, torch.Tensor]:
+        """The shift of noise that takes these moves of the carriers back."""
+        found: dict[Key, torch.Tensor] = {}
+        for name, move in moves.items():
+            if name in self._places:
+                key, start, slope = self._places[name]
+                drawn = self._bench.tape.draw(key).value
+                shift = found.setdefault(key, torch.zeros(drawn.numel(), dtype=torch.float64))
+                shift[start : start + len(move)] -= move / slope
+        return found
+
+    def _find(self) -> None:
+        """Move every draw by a code of its own, twice, and see which code each carrier shows."""
+        bench, reading = self._bench, self._reading
+        keys = bench.tape.noise_keys()
+        if reading.outside or not keys or len(keys) > 2000:
+            return
+        generator = torch.Generator().manual_seed(1)
+        codes: list[dict[Key, torch.Tensor]] = []
+        answers: list[Observation] = []
+        for _ in range(2):
+            code = {}
+            for key in keys:
+                drawn = bench.tape.draw(key).value
+                size = max(float(drawn.double().square().mean().sqrt()), 1e-6) if drawn.numel() else 1.0
+                code[key] = size * torch.randn(drawn.numel(), generator=generator, dtype=torch.float64)
+            codes.append(code)
+            answers.append(bench.shifted(reading.base, code))
+        used: dict[Key, int] = {}
+        for carrier in reading.noised:
+            if any(carrier.name not in one for one in answers):
+                continue
+            shown = torch.stack([delta(one[carrier.name], reading.plain[carrier.name]) for one in answers])
+            place = self._match(shown, keys, codes, used)
+            if place is not None:
+                self._places[carrier.name] = place
+                used[place[0]] = place[1] + shown.shape[1]
+
+    @staticmethod
+    def _match(
+        shown: torch.Tensor, keys: list[Key], codes: list[dict[Key, torch.Tensor]], used: dict[Key, int]
+    ) -> tuple[Key, int, float] | None:
+        size = shown.shape[1]
+        fitting = [key for key in keys if codes[0][key].numel() >= size + used.get(key, 0)]
+        for key in fitting:
+            start = used.get(key, 0) if codes[0][key].numel() != size else 0
+            part = torch.stack([one[key][start : start + size] for one in codes])
+            slope = float((shown * part).sum() / (part * part).sum())
+            if slope != 0.0 and float((shown - slope * part).norm()) <= 1e-2 * float(shown.norm()):
+                return key, start, slope
+        # Several draws added up (as a generator does that is safe against rounding attacks): solve for their slopes.
+        alike = [key for key in fitting if codes[0][key].numel() == size]
+        if 1 < len(alike) <= 64 and 2 * size >= len(alike):
+            matrix = torch.stack([torch.cat([one[key] for one in codes]) for key in alike], dim=1)
+            slopes = torch.linalg.lstsq(matrix, shown.reshape(-1, 1)).solution.reshape(-1)
+            if float((matrix @ slopes - shown.reshape(-1)).norm()) <= 1e-2 * float(shown.norm()):
+                best = int(slopes.abs().argmax())
+                return alike[best], 0, float(slopes[best])
+        return None
+
+
+def check_replayable(bench: Bench, base: World) -> None:
+    """An error where the same tape twice gives two results."""
+    differ = unseen_randomness(bench, base)
+    if differ:
+        raise UnsupportedError(
+            f"step cannot be replayed: with the same rows and the same draws, {differ[0]} differs between two runs. It "
+            "draws from a generator that the tape cannot hear (another library's, or the operating system's), or it "
+            "remembers something that was not given as state"
+        )

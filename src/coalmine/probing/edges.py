@@ -1,0 +1,99 @@
+"""Batches and rows at the edge: no row at all, rows that are not finite, rows that make the step fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from coalmine.probing import faults, rows
+from coalmine.probing.bench import Bench, World
+from coalmine.probing.carriers import Reading, delta
+from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.search import Crafter, Influence, Tried, attempt
+from coalmine.records import Sampling
+
+
+def empty_batch(bench: Bench, reading: Reading, *, known: Sequence[Finding] = ()) -> Measurement | None:
+    """An empty batch is noise alone: it runs, and its noise is that of any other batch.
+
+    Args:
+        bench: the step.
+        reading: its carriers.
+        known: what rows do to the noise; where they change it anyway, an empty batch says nothing new.
+    """
+    if bench.subject.sampling is not Sampling.POISSON or not reading.noise:
+        return None
+    world = World(rows.take(bench.base, []), ())
+    plain = bench.scaled(world, 1.0)
+    name = "empty batch"
+    if plain.error:
+        text = f"The step fails on an empty batch: {plain.error}."
+        return Measurement(
+            name=name, sentence=text, findings=(faults.finding(faults.EMPTY_BATCH, text, witness="no row"),)
+        )
+    if not plain.whole(reading.plain):
+        text = "On an empty batch the step releases values that are not finite."
+        return Measurement(
+            name=name, sentence=text, findings=(faults.finding(faults.EMPTY_BATCH, text, witness="no row"),)
+        )
+    if reading.outside or reading.nonlinear or known:
+        return Measurement(name=name, sentence="The step runs on an empty batch.")
+    silent = bench.silent(world)
+    worst, where = 1.0, ""
+    for one in reading.carriers:
+        size = float(one.response.norm())
+        if one.name not in reading.noisy or size == 0.0:
+            continue
+        there = one.name in plain and one.name in silent
+        ratio = float(delta(plain[one.name], silent[one.name]).norm()) / size if there else 0.0
+        if abs(ratio - 1.0) > abs(worst - 1.0):
+            worst, where = ratio, one.name
+    if abs(worst - 1.0) > 1e-2:
+        text = f"On an empty batch the same draws give {worst:.3g} times the noise."
+        found = faults.finding(faults.EMPTY_BATCH, text, number=worst, allowed=1.0, witness=f"no row; {where}")
+        return Measurement(name=name, sentence=text, findings=(found,))
+    return Measurement(name=name, sentence="An empty batch gets the same noise as any other.")
+
+
+def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
+    """Rows that break the step, or make it leave out its update: success itself tells that they were there."""
+    findings = _of(influence.failed)
+    broken: list[str] = []
+    for name, row in Crafter(bench).broken():
+        one = attempt(bench, reading, row, 1.0)
+        if one.shown:
+            broken.append(name)
+            if bench.subject.nonfinite_rows and not any(f.fault == _fault(one).name for f in findings):
+                findings += _of([one])
+    if findings:
+        sentence = findings[0].sentence
+    else:
+        sentence = f"None of {len(influence.tried) + len(influence.failed)} finite rows breaks the step."
+    if broken and not bench.subject.nonfinite_rows:
+        sentence += (
+            f" A row that holds {' or '.join(broken)} does; it is promised that no such row gets here, so it does not "
+            "count (nonfinite_rows=True counts it)."
+        )
+    return Measurement(
+        name="failing rows",
+        sentence=sentence,
+        findings=tuple(findings),
+        details={"breaks_on": broken, "counted": bench.subject.nonfinite_rows},
+    )
+
+
+def _fault(one: Tried) -> faults.Fault:
+    return {"not finite": faults.NOT_FINITE, "left out": faults.LEFT_OUT}.get(one.shown, faults.FAILS)
+
+
+def _of(failed: list[Tried]) -> list[Finding]:
+    """One finding for each way in which a row breaks the step."""
+    found: dict[str, Finding] = {}
+    for one in failed:
+        fault = _fault(one)
+        if fault.name not in found:
+            text = {
+                "not finite": "One row makes the release not finite.",
+                "left out": "One row makes the step leave out its update.",
+            }.get(one.shown, f"One row makes the step fail: {one.shown}.")
+            found[fault.name] = faults.finding(fault, text, witness=f"one row more: {rows.describe(one.row)}")
+    return list(found.values())

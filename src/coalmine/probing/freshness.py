@@ -1,0 +1,151 @@
+"""Over several steps: is noise fresh in each, and does a batch matter only through what was released?
+
+The second question is put by hiding. In the first step, noise is shifted so that a row more is invisible in the private
+sum. If all later steps follow from what was released, they are the same with and without that row. What they still
+know was carried over: raw momentum, gradients that were not set to zero, two batches that share one noise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coalmine.probing import faults, rows
+from coalmine.probing.bench import Bench
+from coalmine.probing.carriers import Reading, Shifter, delta, rounding
+from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.noise import SHARES, correlation_p, walk
+from coalmine.probing.search import Influence, with_row
+
+_STEPS = 4
+_CARRIED = 0.02
+
+
+def measure(
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    shifter: Shifter,
+    *,
+    level: float,
+    known: Sequence[Finding] = (),
+) -> Measurement:
+    """Noise over consecutive steps, and what is carried over.
+
+    Args:
+        bench: the step.
+        reading: its carriers.
+        influence: the rows that were tried.
+        shifter: moves noise.
+        level: of the whole probe.
+        known: what noise does not cover within one step; the next one then knows it too, and it is not counted again.
+    """
+    findings: list[Finding] = []
+    details: dict[str, object] = {}
+    if reading.noise and not reading.nonlinear:
+        same = _same_noise(bench, reading, level * SHARES["steps"])
+        if same is not None:
+            findings.append(same)
+    covered = all(one.fault == faults.RETURNED.name for one in known)
+    carried = _carried(bench, reading, influence, shifter) if covered else None
+    if carried is not None:
+        findings.append(carried)
+    if findings:
+        sentence = findings[0].sentence
+    elif not reading.noise:
+        sentence = "Without noise there is none to be fresh."
+    else:
+        sentence = "Noise is new in each step, and a step knows earlier batches only through what was released."
+        if not shifter.complete and not bench.behind:
+            sentence = "Noise is new in each step."
+    return Measurement(name="freshness", sentence=sentence, findings=tuple(findings), details=details)
+
+
+def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
+    """Noise of consecutive steps against each other."""
+    names = [one.name for one in reading.noised]
+    steps = [
+        {name: delta(shown[name], before[name]).numpy() for name in names}
+        for before, shown in walk(bench, reading, _STEPS)
+        if all(name in shown and name in before for name in names)
+    ]
+    for name in names:
+        pairs = [(a[name], b[name]) for a, b in itertools.pairwise(steps)]
+        if not pairs:
+            continue
+        first, second = np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])
+        if np.any(first) and np.allclose(first, second, rtol=1e-3, atol=1e-3 * float(np.abs(first).max())):
+            short = name.removeprefix("gradient of ")
+            return faults.finding(
+                faults.SAME_NOISE,
+                f"The noise in {short} is the same in {len(pairs) + 1} consecutive steps.",
+                number=1.0,
+                allowed=0.0,
+                witness=short,
+            )
+        r, p = correlation_p(first, second)
+        if p < level / len(names):
+            short = name.removeprefix("gradient of ")
+            return faults.finding(
+                faults.SAME_NOISE,
+                f"The noise in {short} is correlated between consecutive steps ({r:+.3g}).",
+                number=r,
+                allowed=0.0,
+                witness=short,
+                level=level / len(names),
+            )
+    return None
+
+
+def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shifter) -> Finding | None:
+    """Does a row of an earlier batch show in a later step, although noise hid it?"""
+    if not influence.tried or not ((shifter.complete and reading.noise) or bench.behind):
+        return None
+    row = influence.best.row
+    world = with_row(bench, row)
+    base = reading.base
+    if bench.behind:  # calls that release nothing come first: the row is in the first of them
+        hiding: dict[Any, Any] = {}
+    else:
+        plain = bench.scaled(world, 1.0)
+        if not plain.whole(reading.plain):
+            return None
+        moves = {
+            one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain
+        }
+        hiding = shifter.hiding(moves)
+    shown = []
+    for changed in (False, True):
+        bench.rewind()
+        first, shift = (world, hiding) if changed else (base, {})
+        bench.run(first.batch, bench.tape.replay(slots=first.slots, shift=shift), fresh=False)
+        for _ in range(bench.behind - 1):
+            bench.run(base.batch, bench.tape.replay(slots=base.slots), fresh=False)
+        shown.append(bench.run(base.batch, bench.tape.replay(slots=base.slots), fresh=False))
+    bench.put_back()
+    without, with_it = shown
+    if not without.whole(reading.plain) or not with_it.whole(reading.plain):
+        return None
+    left, floor = [], []
+    for one in reading.carriers:
+        if one.name not in without or one.name not in with_it:
+            return None
+        left.append(float(delta(with_it[one.name], without[one.name]).norm()) / (one.scale or 1.0))
+        floor.append(20.0 * rounding(without[one.name]) / (one.scale or 1.0))
+    number = float(np.linalg.norm(left))
+    if number <= _CARRIED * influence.best.total + float(np.linalg.norm(floor)):
+        return None
+    share = number / influence.best.total
+    return faults.finding(
+        faults.CARRIED_OVER,
+        f"A row of one batch moves the release of the next by {share:.3g} of its own influence, although noise hid it "
+        "before."
+        if not bench.behind
+        else f"{bench.behind + 1} batches share one noise: a row of the first moves the release after the last.",
+        number=share,
+        allowed=0.0,
+        witness=rows.describe(row),
+    )

@@ -1,0 +1,352 @@
+"""Noise, from repeated steps: its size for each tensor, its law, and whether it is independent. Exact tests only.
+
+With the same rows and everything but the noise replayed, a carrier minus its silent value *is* the noise. If it is
+independent N(0, s²) with the promised s in every coordinate, then
+
+- size: Σ noise²/s² over R runs and m coordinates follows χ² with R·m degrees of freedom, for a tensor and, with R
+  degrees, for one coordinate of it;
+- law: the angle of a pair of equally large independent normal numbers is uniform (and only theirs, by Maxwell's
+  theorem), whatever their size, so a Kolmogorov–Smirnov test of folded angles is exact;
+- independence: r·√((N − 1)/(1 − r²)) of N pairs follows Student's t with N − 1 degrees (means are known to be zero).
+
+The level is shared among all tests by Bonferroni's rule.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from coalmine.probing import faults
+from coalmine.probing.bench import Bench
+from coalmine.probing.carriers import TOLERANCE, Reading, delta
+from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.release import Observation
+
+_KEPT = 1024
+"""Coordinates of a tensor whose every value is kept for the tests of law and independence."""
+_PAIRS = 20_000
+"""Pairs for a test of the law: enough for any shape that matters, and quick."""
+POWER = 0.9
+SHARES = {"size": 0.4, "coordinate": 0.1, "law": 0.2, "independence": 0.2, "steps": 0.1}
+"""How the level is shared among the kinds of tests."""
+
+
+@dataclasses.dataclass
+class Sample:
+    """The noise of one carrier in many runs."""
+
+    name: str
+    shape: tuple[int, ...]
+    squares: NDArray[np.float64]
+    """Σ noise² over runs, for each coordinate."""
+    values: NDArray[np.float64]
+    """Noise in each run, for the first coordinates."""
+    strided: NDArray[np.float64] | None
+    """The same for the coordinates one index of the first axis further on."""
+    runs: int
+    """Degrees of freedom of each coordinate."""
+
+    @property
+    def numbers(self) -> int:
+        """How many noise values there are in all."""
+        return self.runs * self.squares.size
+
+    @property
+    def std(self) -> float:
+        """The standard deviation, over all coordinates."""
+        return math.sqrt(float(self.squares.sum()) / self.numbers)
+
+    def upper_std(self, level: float) -> float:
+        """A standard deviation that the true one exceeds with probability at most ``level``."""
+        return math.sqrt(float(self.squares.sum()) / stats.chi2.ppf(level, self.numbers))
+
+
+Pairs = Iterable[tuple[Observation, Observation]]
+"""Runs with new noise, each with what it would have been without."""
+
+
+def replays(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Pairs:
+    """Runs from the same state with new noise, scaled by ``factor``."""
+    for _ in range(runs // 2 if reading.outside else runs):
+        before = bench.renewed(reading.base) if reading.outside else reading.silent
+        yield before, bench.renewed(reading.base, factor=factor)
+
+
+def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Pairs:
+    """Consecutive steps, each beside what it would have been without noise."""
+    bench.put_back()
+    base = reading.base
+    for _ in range(runs):
+        with bench.here():
+            before = bench.renewed(base) if reading.outside else bench.silent(base)
+            bench.put_back(generators=not reading.outside)
+            play = bench.tape.renew(slots=base.slots, factor=factor, force=bench.force)
+            shown = bench.run(base.batch, play, fresh=False)
+            if not shown.whole(reading.plain) or not before.whole(reading.plain):
+                break
+            yield before, shown
+    bench.put_back()
+
+
+def sample(reading: Reading, pairs: Pairs) -> list[Sample]:
+    """The noise of every carrier in these runs.
+
+    Where noise cannot be silenced, the difference of two runs, divided by √2, takes its place: it has the same law.
+    """
+    carriers = reading.noised
+    squares = [np.zeros(one.response.numel()) for one in carriers]
+    kept: list[list[NDArray[np.float64]]] = [[] for _ in carriers]
+    further: list[list[NDArray[np.float64]]] = [[] for _ in carriers]
+    shapes = [tuple(reading.silent[one.name].shape) for one in carriers]
+    times = 0
+    for before, shown in pairs:
+        times += 1
+        for number, carrier in enumerate(carriers):
+            noise = delta(shown[carrier.name], before[carrier.name]).numpy()
+            noise = noise / math.sqrt(2.0) if reading.outside else noise
+            squares[number] += noise * noise
+            kept[number].append(noise[:_KEPT].copy())
+            stride = noise.size // max(shapes[number][0], 1) if len(shapes[number]) > 1 else 0
+            if stride:
+                further[number].append(noise[stride : stride + _KEPT].copy())
+    return [
+        Sample(
+            carrier.name,
+            shapes[number],
+            squares[number],
+            np.array(kept[number]),
+            np.array(further[number]) if further[number] else None,
+            times,
+        )
+        for number, carrier in enumerate(carriers)
+    ]
+
+
+def promised(bench: Bench, reading: Reading) -> dict[str, float]:
+    """The standard deviation of noise that is promised in each carrier, where the unit of the sum is known."""
+    sigma = bench.subject.noise_multiplier * bench.subject.clip_norm
+    return {one.name: sigma * one.scale for one in reading.carriers if one.scale is not None}
+
+
+def set_units(bench: Bench, reading: Reading, samples: list[Sample]) -> None:
+    """Measure what is released beside the private sum in units in which its noise is σ·C."""
+    by_name = {one.name: one for one in samples}
+    for one in reading.extras:
+        if one.name in by_name:
+            one.scale = by_name[one.name].std / (bench.subject.noise_multiplier * bench.subject.clip_norm)
+
+
+def smallest_ratio(numbers: int, level: float, *, power: float = POWER) -> float:
+    """The largest ratio of real to promised noise that is found with probability ``power``.
+
+    With ratio ρ, Σ noise²/s² = ρ²·χ²; it is found where this falls below the quantile q of χ² at ``level``. So
+    ρ² = q(level)/q(power).
+
+    >>> round(smallest_ratio(200_000, 0.001), 3)
+    0.993
+    """
+    return math.sqrt(float(stats.chi2.ppf(level, numbers) / stats.chi2.ppf(power, numbers)))
+
+
+def correlation_p(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float]:
+    """The correlation of two series with mean zero, and the exact chance of one as far from zero if independent."""
+    count = a.size
+    spread = math.sqrt(float(np.sum(a * a)) * float(np.sum(b * b)))
+    if count < 3 or spread == 0.0:
+        return 0.0, 1.0
+    r = float(np.clip(np.sum(a * b) / spread, -1.0, 1.0))
+    if abs(r) >= 1.0 - 1e-12:
+        return r, 0.0
+    t = r * math.sqrt((count - 1) / (1.0 - r * r))
+    return r, float(2.0 * stats.t.sf(abs(t), count - 1))
+
+
+def angle_p(values: NDArray[np.float64]) -> float:
+    """The chance of angles at least as uneven, if the values (runs × coordinates) are independent and normal."""
+    even = values[: 2 * (len(values) // 2)]
+    first, second = even[0::2].ravel(), even[1::2].ravel()
+    if first.size > _PAIRS:
+        step = first.size // _PAIRS
+        first, second = first[::step], second[::step]
+    if first.size < 5:
+        return 1.0
+    quarter = np.mod(np.arctan2(first, second), np.pi / 2) / (np.pi / 2)
+    return float(stats.kstest(np.abs(2.0 * quarter - 1.0), "uniform").pvalue)
+
+
+def findings_of(
+    samples: list[Sample], wanted: dict[str, float], *, level: float, runs: int
+) -> tuple[list[Finding], dict[str, Any]]:
+    """Every test, with its share of the level."""
+    found: list[Finding] = []
+    tensors: list[dict[str, Any]] = []
+    count = max(len(samples), 1)
+    small: list[Finding] = []
+    for one in samples:
+        row: dict[str, Any] = {"tensor": _short(one.name), "numbers": one.squares.size, "std": one.std}
+        size_level = level * SHARES["size"] / count
+        if one.name in wanted:
+            small += _size(one, wanted[one.name], size_level, level * SHARES["coordinate"] / count, row)
+        row["smallest_ratio_found"] = smallest_ratio(one.numbers, size_level)
+        p = angle_p(one.values)
+        row["law_p"] = p
+        if p < level * SHARES["law"] / count and all(other.fault != faults.NOT_NORMAL.name for other in found):
+            found.append(
+                faults.finding(
+                    faults.NOT_NORMAL,
+                    f"The noise in {_short(one.name)} is not normal (p = {p:.1g} over {runs} runs).",
+                    number=p,
+                    allowed=level * SHARES["law"] / count,
+                    witness=_short(one.name),
+                    level=level * SHARES["law"] / count,
+                )
+            )
+        tensors.append(row)
+    if small:
+        worst = min(small, key=lambda one: one.number or 0.0)
+        more = f" So it is in {len(small) - 1} more." if len(small) > 1 else ""
+        found.insert(0, dataclasses.replace(worst, sentence=worst.sentence + more))
+    found += _independence(samples, level * SHARES["independence"])
+    return found, {"tensors": tensors, "runs": runs}
+
+
+def _size(one: Sample, wanted: float, size_level: float, coordinate_level: float, row: dict[str, Any]) -> list[Finding]:
+    """Too little noise in a tensor, or in single coordinates of it."""
+    allowed = wanted * (1.0 - TOLERANCE)
+    p = float(stats.chi2.cdf(float(one.squares.sum()) / allowed**2, one.numbers))
+    row |= {"promised": wanted, "ratio": one.std / wanted, "size_p": p}
+    if p < size_level:
+        return [
+            faults.finding(
+                faults.NOISE_TOO_SMALL,
+                f"The noise in {_short(one.name)} is {one.std / wanted:.3g} of what is promised.",
+                number=one.std / wanted,
+                allowed=1.0,
+                witness=f"{_short(one.name)}, {one.squares.size} numbers over {one.runs} runs",
+                level=size_level,
+            )
+        ]
+    each = stats.chi2.cdf(one.squares / allowed**2, one.runs)
+    worst = int(np.argmin(each))
+    if each[worst] * one.squares.size < coordinate_level:
+        ratio = math.sqrt(float(one.squares[worst]) / one.runs) / wanted
+        return [
+            faults.finding(
+                faults.NOISE_TOO_SMALL,
+                f"The noise in one number of {_short(one.name)} is {ratio:.3g} of what is promised.",
+                number=ratio,
+                allowed=1.0,
+                witness=f"{_short(one.name)}, number {worst}, over {one.runs} runs",
+                level=coordinate_level,
+            )
+        ]
+    return []
+
+
+def _constant(one: Sample) -> bool:
+    """The same noise in every run: a matter of freshness, not of size or law."""
+    spread = float(np.abs(one.values[:3] - one.values[0]).max()) if len(one.values) > 1 else 0.0
+    return spread <= TOLERANCE * float(np.abs(one.values[0]).max())
+
+
+def _independence(samples: list[Sample], level: float) -> list[Finding]:
+    """Between tensors, and within each."""
+    tests: list[tuple[str, NDArray[np.float64], NDArray[np.float64]]] = []
+    for a, b in itertools.combinations(samples, 2):
+        width = min(a.values.shape[1], b.values.shape[1])
+        tests.append((f"{_short(a.name)} and {_short(b.name)}", a.values[:, :width], b.values[:, :width]))
+    for one in samples:
+        width = 2 * (one.values.shape[1] // 2)
+        if width:
+            tests.append(
+                (f"neighboring numbers of {_short(one.name)}", one.values[:, 0:width:2], one.values[:, 1:width:2])
+            )
+        if one.strided is not None and one.shape[0] > 1:
+            stride = int(np.prod(one.shape[1:]))
+            width = min(stride, one.strided.shape[1], one.values.shape[1])
+            tests.append((f"rows of {_short(one.name)}", one.values[:, :width], one.strided[:, :width]))
+    found = []
+    for where, left, right in tests:
+        r, p = correlation_p(left.ravel(), right.ravel())
+        if p < level / len(tests):
+            found.append(
+                faults.finding(
+                    faults.SHARED_NOISE,
+                    f"The noise of {where} is correlated ({r:+.3g}).",
+                    number=r,
+                    allowed=0.0,
+                    witness=where,
+                    level=level / len(tests),
+                )
+            )
+    return found[:3]
+
+
+def _short(name: str) -> str:
+    return name.removeprefix("gradient of ")
+
+
+def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple[Measurement, list[Sample]]:
+    """Size, law and independence of the noise."""
+    if not reading.noise:
+        found = faults.finding(
+            faults.NO_NOISE,
+            "Nothing that the step releases carries noise.",
+            number=0.0,
+            allowed=bench.subject.noise_multiplier * bench.subject.clip_norm,
+            witness="the same release in every run with the same rows",
+        )
+        return Measurement(name="noise", sentence=found.sentence, findings=(found,)), []
+    if not reading.carriers or (reading.nonlinear and not reading.outside):
+        return (
+            Measurement(
+                name="noise",
+                sentence="The size of the noise was not measured.",
+                blind="no tensor shows the noise in proportion; hand over the optimizer, or its momentum, as state",
+            ),
+            [],
+        )
+    few = 4
+    samples = sample(reading, replays(bench, reading, few))
+    if any(_constant(one) for one in samples):
+        # Seeded from the state that every run starts from: only steps one after the other can show new noise.
+        samples = sample(reading, walk(bench, reading, few))
+        if not any(_constant(one) for one in samples):
+            samples = sample(reading, walk(bench, reading, runs))
+    else:
+        samples = sample(reading, replays(bench, reading, runs))
+    if not samples or any(_constant(one) for one in samples):
+        return Measurement(name="noise", sentence="The noise is the same in every run; its size says nothing."), []
+    wanted = promised(bench, reading)
+    found_all, details = findings_of(samples, wanted, level=level, runs=runs)
+    for pair in reading.shared:
+        names = " and ".join(_short(one) for one in pair)
+        if not any(one.fault == faults.SHARED_NOISE.name for one in found_all):
+            found_all.append(
+                faults.finding(
+                    faults.SHARED_NOISE,
+                    f"The noise of {names} is the same up to a constant.",
+                    number=1.0,
+                    allowed=0.0,
+                    witness=names,
+                )
+            )
+    ratios = [row["smallest_ratio_found"] for row in details["tensors"]]
+    worst = int(np.argmin(ratios))
+    details["smallest_ratio_found"] = ratios[worst]
+    seen = f"Noise ×{ratios[worst]:.3g} or less would be found in every tensor with {runs} runs"
+    if wanted:
+        rows = [row for row in details["tensors"] if "ratio" in row]
+        low = min(rows, key=lambda row: row["ratio"])
+        sentence = f"The smallest noise is {low['ratio']:.3g} of what is promised, in {low['tensor']}. {seen}."
+    else:
+        sentence = f"Noise is there in {len(samples)} tensors; its size is compared with the rows' influence. {seen}."
+    return Measurement(name="noise", sentence=sentence, findings=tuple(found_all), details=details), samples

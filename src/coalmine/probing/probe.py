@@ -1,0 +1,157 @@
+"""The probe of one private step: every measure, in one report."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import coalmine
+from coalmine import _validate
+from coalmine.probing import additivity, carriers, controls, coverage, data_set, edges, freshness, noise, sensitivity
+from coalmine.probing.bench import Bench, on_bench
+from coalmine.probing.findings import Measurement, ProbeReport
+from coalmine.probing.private_step import PrivateStep
+from coalmine.probing.search import Influence, search
+
+
+def probe(
+    step: PrivateStep | Callable[[Any], Any],
+    *,
+    state: Any = None,
+    batch: Any = None,
+    clip_norm: float | None = None,
+    noise_multiplier: float | None = None,
+    level: float = 0.01,
+    replays: int = 200,
+    tries: int = 120,
+    seed: int = 0,
+    **promise: Any,
+) -> ProbeReport:
+    """Run one private step a few hundred times, with its randomness recorded and replayed, and name its faults.
+
+    Nothing is changed: state, optimizer and generators are afterwards what they were before, bit for bit.
+
+    Args:
+        step: a function of a batch, or a :class:`PrivateStep` that holds all of the following.
+        state: what the step changes and releases; see :class:`PrivateStep`.
+        batch: rows to try it with, at least two.
+        clip_norm: C, the norm to which each row's gradient is clipped.
+        noise_multiplier: σ; the noise on the sum has standard deviation σ·C.
+        level: the chance that a right step is refuted, shared among all statistical tests. Exact measures have none.
+        replays: runs with new noise.
+        tries: rows that are tried to move the step as far as possible.
+        seed: for the rows that are tried and for the shared generators; the same seed gives the same report.
+        promise: more of what is promised (``divisor``, ``relation``, …); see :class:`PrivateStep`.
+
+    Returns:
+        the report: refuted where a fault was found, inconclusive where a measure was blind, else consistent.
+
+    >>> weight = torch.zeros(3)
+    >>> def step(rows):
+    ...     clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)
+    ...     weight.sub_((clipped.sum(dim=0) + 2.0 * torch.randn(3)) / 8)
+    >>> report = probe(step, state={"weight": weight}, batch=torch.eye(3), clip_norm=1.0, noise_multiplier=2.0,
+    ...                divisor=8, learning_rate=1.0)
+    >>> report.verdict.outcome.value, weight.tolist()
+    ('consistent', [0.0, 0.0, 0.0])
+    """
+    subject = _subject(step, state, batch, clip_norm, noise_multiplier, promise)
+    level = _validate.open_unit("level", level)
+    replays = _validate.integer("replays", replays, at_least=20)
+    tries = _validate.integer("tries", tries, at_least=10)
+    began = time.perf_counter()
+    with on_bench(subject, seed=seed) as bench:
+        measured = _measure(bench, level=level, replays=replays, tries=tries, seed=seed)
+        runs = bench.runs
+    if subject.build is not None:
+        measured.append(data_set.measure(subject, seed=seed))
+    return ProbeReport(
+        subject=subject.title,
+        measurements=tuple(measured),
+        level=level,
+        seconds=time.perf_counter() - began,
+        versions={
+            "coalmine": coalmine.__version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        details={
+            "runs": runs,
+            "promise": {
+                "clip_norm": subject.clip_norm,
+                "noise_multiplier": subject.noise_multiplier,
+                "divisor": subject.divisor,
+                "sensitivity": subject.allowed,
+                "relation": subject.relation.value,
+                "sampling": subject.sampling.value,
+            },
+        },
+    )
+
+
+def _subject(
+    step: PrivateStep | Callable[[Any], Any],
+    state: Any,
+    batch: Any,
+    clip_norm: float | None,
+    noise_multiplier: float | None,
+    promise: dict[str, Any],
+) -> PrivateStep:
+    """The step with its promise; what is given beside a :class:`PrivateStep` replaces that part of it."""
+    given = {"state": state, "batch": batch, "clip_norm": clip_norm, "noise_multiplier": noise_multiplier, **promise}
+    known = {field.name for field in dataclasses.fields(PrivateStep)}
+    for name in promise:
+        if name not in known:
+            raise _validate.reject("promise", name, "one of " + ", ".join(sorted(known - {"step"})))
+    given = {name: value for name, value in given.items() if value is not None}
+    if isinstance(step, PrivateStep):
+        return dataclasses.replace(step, **given)
+    for name in ("batch", "clip_norm", "noise_multiplier"):
+        if name not in given:
+            raise _validate.reject(name, None, "a value: it is part of what is probed")
+    return PrivateStep(step=step, **given)
+
+
+def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int) -> list[Measurement]:
+    """Everything that is measured on the bench, in the order of the report."""
+    base = carriers.record(bench)
+    carriers.check_replayable(bench, base)
+    reading = carriers.read(bench, base)
+    noised, samples = noise.measure(bench, reading, runs=replays, level=level)
+    noise.set_units(bench, reading, samples)
+    influence = _searched(bench, reading, tries=tries, seed=seed)
+    if not influence.tried:
+        return [noised, edges.failing_rows(bench, reading, influence)]
+    shifter = carriers.Shifter(bench, reading)
+    adding = additivity.measure(bench, reading, influence)
+    moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
+    covering = coverage.measure(bench, reading, influence, shifter, known=adding.findings)
+    found = [
+        moving,
+        adding,
+        noised,
+        covering,
+        freshness.measure(bench, reading, influence, shifter, level=level, known=covering.findings),
+        edges.empty_batch(bench, reading, known=adding.findings),
+        edges.failing_rows(bench, reading, influence),
+        controls.measure(bench, reading, influence, samples, level=level),
+    ]
+    return [one for one in found if one is not None]
+
+
+def _searched(bench: Bench, reading: carriers.Reading, *, tries: int, seed: int) -> Influence:
+    """Rows that move the step; if none does, their sampling inside the step is forced."""
+    found = search(bench, reading, tries=tries, seed=seed)
+    for value in (0.0, 1.0 - 1e-6):
+        if found.tried and found.best.total > 0.0:
+            break
+        bench.force = {bench.count: value, bench.count + 1: value}
+        found = search(bench, reading, tries=tries, seed=seed)
+    return found

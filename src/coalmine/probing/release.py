@@ -1,0 +1,179 @@
+"""What a step releases: every number in the state that it was given, and everything that it returns.
+
+Beside the release, the gradients that enter a torch optimizer are read at its door. They are not released, but there
+the private sum is still linear, whatever the optimizer then does with it (Adam, momentum, weight decay).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from coalmine.probing.snapshot import Snapshot
+
+
+@dataclasses.dataclass
+class Observation:
+    """What one run of a step showed."""
+
+    gradients: dict[str, torch.Tensor]
+    """At the optimizers' doors, by parameter."""
+    released: dict[str, torch.Tensor]
+    error: str = ""
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.gradients[name] if name in self.gradients else self.released[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.gradients or name in self.released
+
+    def whole(self, reference: Observation) -> bool:
+        """Whether it ran, and is finite wherever the reference is."""
+        if self.error:
+            return False
+        for name in (*self.gradients, *self.released):
+            bad = ~torch.isfinite(self[name])
+            if bool(bad.any()):
+                there = name in reference and reference[name].shape == self[name].shape
+                if not there or bool((bad & torch.isfinite(reference[name])).any()):
+                    return False
+        return True
+
+
+class Release:
+    """Reads what a step releases."""
+
+    def __init__(self, state: Any, snapshot: Snapshot, *, kept: Sequence[str] = ()) -> None:
+        self._kept = kept
+        self._roots = state if state is not None else _found(snapshot)
+        self.names = _parameter_names(self._roots)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to read."""
+        return not self.read(None)
+
+    def read(self, returned: Any, more: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor]:
+        """Everything released now, by name, copied."""
+        found: dict[str, torch.Tensor] = {}
+        self._flatten(self._roots, "", found, set())
+        self._flatten(returned, "returned", found, set())
+        for name, value in (more or {}).items():
+            self._flatten(value, name, found, set())
+        return {name: one for name, one in found.items() if not any(fnmatch.fnmatch(name, kept) for kept in self._kept)}
+
+    @contextlib.contextmanager
+    def door(self) -> Iterator[dict[str, torch.Tensor]]:
+        """The gradients that enter any torch optimizer meanwhile, by parameter; a second visit has its own name."""
+        seen: dict[str, torch.Tensor] = {}
+
+        def hook(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            for number, group in enumerate(optimizer.param_groups):
+                for position, parameter in enumerate(group["params"]):
+                    if parameter.grad is None:
+                        continue
+                    own = f"parameter {position} of group {number} of {type(optimizer).__name__}"
+                    name = f"gradient of {self.names.get(id(parameter), own)}"
+                    visit = 1
+                    while (name if visit == 1 else f"{name}, visit {visit}") in seen:
+                        visit += 1
+                    grad = parameter.grad.detach()
+                    seen[name if visit == 1 else f"{name}, visit {visit}"] = (
+                        grad.to_dense() if grad.is_sparse else grad
+                    ).clone()
+
+        handle = register_optimizer_step_pre_hook(hook)
+        try:
+            yield seen
+        finally:
+            handle.remove()
+
+    def _flatten(self, value: Any, prefix: str, found: dict[str, torch.Tensor], seen: set[int]) -> None:
+        """Every number under ``value``, by name."""
+        if isinstance(value, torch.Tensor):
+            found[prefix or "tensor"] = value.detach().clone()
+        elif isinstance(value, (np.ndarray, np.generic)):
+            if value.dtype.kind in "fiub":
+                found[prefix or "array"] = torch.from_numpy(np.array(value))
+        elif isinstance(value, (bool, int, float)):
+            found[prefix or "number"] = torch.tensor(float(value), dtype=torch.float64)
+        elif value is None or isinstance(value, (str, bytes, type)) or id(value) in seen:
+            return
+        else:
+            seen.add(id(value))
+            dot = f"{prefix}." if prefix else ""
+            if isinstance(value, torch.nn.Module):
+                for name, one in (*value.named_parameters(), *value.named_buffers()):
+                    found[f"{dot}{_plain(name)}"] = one.detach().clone()
+            elif isinstance(value, torch.optim.Optimizer):
+                self._optimizer(value, dot, found)
+            elif isinstance(value, Mapping):
+                for key, one in value.items():
+                    self._flatten(one, f"{dot}{key}", found, seen)
+            elif isinstance(value, (list, tuple)):
+                several = len(value) > 1
+                for position, one in enumerate(value):
+                    self._flatten(one, f"{prefix}[{position}]" if several and _numeric(one) else prefix, found, seen)
+            elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+                for field in dataclasses.fields(value):
+                    self._flatten(getattr(value, field.name), f"{dot}{field.name}", found, seen)
+            elif callable(getattr(value, "state_dict", None)):
+                self._flatten(value.state_dict(), prefix or type(value).__name__, found, seen)
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer, dot: str, found: dict[str, torch.Tensor]) -> None:
+        """The state of each parameter, and the numbers of each group (a learning rate may follow the data)."""
+        for number, group in enumerate(optimizer.param_groups):
+            for key, value in group.items():
+                if isinstance(value, (int, float)) and not isinstance(value, bool):
+                    found[f"{dot}{key} of group {number}"] = torch.tensor(float(value), dtype=torch.float64)
+            for position, parameter in enumerate(group["params"]):
+                name = self.names.get(id(parameter), f"parameter {position} of group {number}")
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, torch.Tensor):
+                        found[f"{dot}{key} of {name}"] = value.detach().clone()
+                    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                        found[f"{dot}{key} of {name}"] = torch.tensor(float(value), dtype=torch.float64)
+
+
+def _plain(name: str) -> str:
+    """A parameter's name without the wrappers that private libraries and parallel training put around a module."""
+    return name.removeprefix("_module.").removeprefix("module.")
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, (torch.Tensor, np.ndarray, np.generic, int, float))
+
+
+def _found(snapshot: Snapshot) -> list[Any]:
+    """The modules and optimizers that a step's function holds, each once."""
+    modules = list(snapshot.modules.values())
+    inner = {id(part) for one in modules for part in one.modules() if part is not one}
+    optimizers: dict[int, Any] = {}
+    for one in snapshot.optimizers.values():
+        optimizers.setdefault(id(one.state), one)
+    return [*(one for one in modules if id(one) not in inner), *optimizers.values()]
+
+
+def _parameter_names(roots: Any, prefix: str = "") -> dict[int, str]:
+    """The name of each parameter that a module in ``roots`` has."""
+    found: dict[int, str] = {}
+    if isinstance(roots, torch.nn.Module):
+        dot = f"{prefix}." if prefix else ""
+        for name, parameter in roots.named_parameters():
+            found[id(parameter)] = f"{dot}{_plain(name)}"
+    elif isinstance(roots, Mapping):
+        for key, value in roots.items():
+            found |= _parameter_names(value, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(roots, (list, tuple)):
+        for value in roots:
+            found |= _parameter_names(value, prefix)
+    elif isinstance(roots, torch.Tensor) and prefix:
+        found[id(roots)] = prefix
+    return found

@@ -1,0 +1,143 @@
+"""A batch as rows: taken apart and put together again, whatever tuple, list or dict of tensors it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError
+
+_ROW_TYPES = (torch.Tensor, np.ndarray)
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The tensors and arrays of a batch whose first axis counts rows, in a fixed order.
+
+    >>> [tuple(one.shape) for one in leaves({"x": torch.zeros(4, 2), "y": np.zeros(4), "name": "a"})]
+    [(4, 2), (4,)]
+    """
+    found: list[Any] = []
+    _map(tree, lambda leaf: found.append(leaf) or leaf)  # type: ignore[func-returns-value]
+    return found
+
+
+def _map(tree: Any, change: Callable[[Any], Any]) -> Any:
+    """The same structure with every row tensor changed; everything else stays."""
+    if isinstance(tree, _ROW_TYPES):
+        return change(tree) if tree.ndim else tree
+    if isinstance(tree, Mapping):
+        items = {key: _map(value, change) for key, value in tree.items()}
+        return items if type(tree) is dict else _rebuilt(type(tree), items)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(_map(value, change) for value in tree))
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(_map(value, change) for value in tree)
+    return tree
+
+
+def _rebuilt(kind: type, items: dict[Any, Any]) -> Any:
+    try:
+        return kind(items)
+    except TypeError:
+        return items
+
+
+def size(batch: Any) -> int:
+    """How many rows a batch has; an error where its parts disagree.
+
+    >>> size((torch.zeros(4, 2), torch.zeros(4)))
+    4
+    """
+    parts = leaves(batch)
+    if not parts:
+        raise InvalidInputError(
+            f"batch = {type(batch).__name__} holds no tensor or array: expected a tensor, an array, or a tuple, list "
+            "or dict of them, with rows along the first axis"
+        )
+    lengths = [int(one.shape[0]) for one in parts]
+    if len(set(lengths)) > 1:
+        raise InvalidInputError(f"batch: its parts have {lengths} rows: expected the same number in each")
+    return lengths[0]
+
+
+def take(batch: Any, rows: Sequence[int]) -> Any:
+    """Some rows of a batch, in this order."""
+    where = np.asarray(rows, dtype=np.int64)
+
+    def pick(leaf: Any) -> Any:
+        return leaf[torch.from_numpy(where).to(leaf.device)] if isinstance(leaf, torch.Tensor) else leaf[where]
+
+    return _map(batch, pick)
+
+
+def join(batches: Sequence[Any]) -> Any:
+    """Batches one after the other, with the structure of the first."""
+    if len(batches) == 1:
+        return batches[0]
+    others = [iter(leaves(one)) for one in batches[1:]]
+
+    def glue(leaf: Any) -> Any:
+        parts = [leaf, *(next(one) for one in others)]
+        return torch.cat(parts) if isinstance(leaf, torch.Tensor) else np.concatenate(parts)
+
+    return _map(batches[0], glue)
+
+
+def changed(row: Any, values: Sequence[Any]) -> Any:
+    """A row with other values in its leaves, one for each, in their order; each keeps its type and its place."""
+    given = iter(values)
+
+    def put(leaf: Any) -> Any:
+        value = next(given)
+        if isinstance(leaf, torch.Tensor):
+            return torch.as_tensor(value).to(dtype=leaf.dtype, device=leaf.device).reshape(leaf.shape)
+        return np.asarray(value).astype(leaf.dtype).reshape(leaf.shape)
+
+    return _map(row, put)
+
+
+def numbers(row: Any) -> list[np.ndarray[Any, Any]]:
+    """The leaves of a row as arrays of double precision (whole numbers stay whole)."""
+    found = []
+    for leaf in leaves(row):
+        array = leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
+        if isinstance(array, torch.Tensor):
+            array = (array.double() if array.is_floating_point() else array).numpy()
+        found.append(np.array(array, dtype=np.float64 if np.issubdtype(array.dtype, np.floating) else None))
+    return found
+
+
+def check(batch: Any) -> int:
+    """A batch that can be probed: at least two rows."""
+    rows = size(batch)
+    if rows < 2:
+        raise _validate.reject(
+            "batch", f"{rows} row(s)", "at least two rows: one row cannot show what rows do to others"
+        )
+    return rows
+
+
+def describe(row: Any) -> str:
+    """A row in a few words, so that it can be made again.
+
+    >>> describe((torch.full((1, 3), 2.0), torch.tensor([1])))
+    'values from 2 to 2, norm 3.46; label 1'
+    """
+    parts = []
+    for array in numbers(row):
+        if array.dtype.kind == "f" and array.size > 1:
+            with np.errstate(over="ignore", invalid="ignore"):
+                norm = float(np.linalg.norm(array))
+            parts.append(f"values from {array.min():.3g} to {array.max():.3g}, norm {norm:.3g}")
+        elif array.size == 1:
+            value = array.reshape(-1)[0]
+            parts.append(f"label {value:g}" if array.dtype.kind in "fiu" else f"label {value}")
+        else:
+            flat = array.reshape(-1)
+            shown = ", ".join(str(one) for one in flat[:8])
+            parts.append(f"tokens {shown}" + (", …" if flat.size > 8 else ""))
+    return "; ".join(parts)

@@ -1,0 +1,319 @@
+"""How far one row moves the sum: the largest ‖release(D + row) − release(D)‖ over searched rows, on the same tape.
+
+Where the divisor is known this is compared with C. Otherwise only the ratio of influence and noise counts: with noise
+of standard deviation s_t in tensor t, a row that moves it by Δ_t is hidden as well as noise multiplier 1/W hides a
+clipped row, W² = Σ_t ‖Δ_t‖²/s_t². The promise is 1/W ≥ σ; 1/W is the noise multiplier that the step really has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine.probing import faults, rows
+from coalmine.probing.additivity import _error, _vector
+from coalmine.probing.bench import Bench
+from coalmine.probing.carriers import TOLERANCE, Reading, delta
+from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.noise import SHARES, Sample
+from coalmine.probing.search import Influence, Tried, attempt, with_row
+from coalmine.records import Relation
+
+_REACHED = 0.9
+"""Rows that come this close to the clip norm show that clipping works; if none does, clipping was not tested."""
+_AT_BOUND = 5e-3
+"""Relative: how close to its bound a clipped layer is."""
+_CAUSES = (faults.INTERACT.name, faults.MICROBATCH.name, faults.DIVISOR.name)
+
+
+def measure(
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    samples: Sequence[Sample],
+    *,
+    level: float,
+    known: Sequence[Finding] = (),
+) -> Measurement:
+    """The largest influence of a row, and the noise multiplier that is left.
+
+    Args:
+        bench: the step.
+        reading: its carriers.
+        influence: the rows that were tried.
+        samples: the noise in each carrier.
+        level: of the whole probe.
+        known: what rows do to each other, which may be the cause.
+    """
+    if not influence.tried or influence.best.total == 0.0:
+        return Measurement(
+            name="sensitivity",
+            sentence="No row moved the release.",
+            blind="no row that was tried moves the release; hand over a batch whose rows do",
+        )
+    if reading.nonlinear and reading.noise:
+        return _order(bench, reading, influence)
+    effective = _effective(reading, influence, samples, level)
+    details: dict[str, Any] = {"rows_tried": len(influence.tried), "effective_noise_multiplier": effective}
+    if not reading.absolute:
+        return _relative(bench, reading, influence, samples, effective, details, known, level)
+    number, allowed = influence.best.total, bench.subject.allowed
+    if not bench.grows:
+        allowed = max(allowed, 2.0 * bench.subject.clip_norm)
+    floor = 4.0 * _error(reading.silent, reading)
+    details |= {"largest": number, "allowed": allowed, "unit": "of the sum of clipped gradients"}
+    details["influences"] = sorted(round(one.total, 9) for one in influence.tried)
+    if bench.subject.relation is Relation.REPLACE and bench.grows:
+        return _replaced(bench, reading, influence, details)
+    if number > allowed * (1.0 + TOLERANCE) + floor:
+        found = _named(bench, reading, influence, allowed, known)
+        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
+    if effective is not None and reading.extras and effective < bench.subject.noise_multiplier * (1.0 - TOLERANCE):
+        found = _together(reading, influence, effective, bench.subject.noise_multiplier)
+        found = dataclasses.replace(found, level=level * SHARES["size"])
+        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
+    blind = ""
+    reach = number / bench.subject.clip_norm
+    if reach < _REACHED:
+        blind = (
+            f"no row came closer to the clip norm than {reach:.2g} of it, so clipping was never needed; hand over a "
+            "batch with larger gradients, or wider bounds"
+        )
+    sentence = f"The largest influence of one row is {number:.4g}, where {allowed:.4g} is allowed"
+    sentence += f" ({len(influence.tried)} rows tried)."
+    if effective is not None:
+        sentence += f" The step really has a noise multiplier of at most {effective:.3g}."
+    return Measurement(name="sensitivity", sentence=sentence, blind=blind, details=details)
+
+
+def _together(reading: Reading, influence: Influence, effective: float, promised: float) -> Finding:
+    """The private sum keeps its promise, but more is released beside it."""
+    worst = max(influence.tried, key=lambda one: one.reach)
+    names = ", ".join(one.name for one in reading.extras)
+    return faults.finding(
+        faults.TOO_SENSITIVE,
+        f"With {names} released beside the private sum, the noise multiplier is at most {effective:.3g}, where "
+        f"{promised:.3g} is promised.",
+        number=effective,
+        allowed=promised,
+        witness=rows.describe(worst.row),
+    )
+
+
+def _effective(reading: Reading, influence: Influence, samples: Sequence[Sample], level: float) -> float | None:
+    """The noise multiplier 1/W of the worst row, with an upper limit for the noise; None if some carrier has none."""
+    by_name = {one.name: one for one in samples}
+    every = [*reading.carriers, *reading.extras]
+    if not samples or any(one.name not in by_name for one in every):
+        return None
+    share = level * SHARES["size"] / len(samples)
+    stds = np.array([by_name[one.name].upper_std(share) / (one.scale or 1.0) for one in every])
+    worst = max(float(np.linalg.norm(np.append(one.moves, one.beside) / stds)) for one in influence.tried)
+    return 1.0 / worst if worst > 0.0 else None
+
+
+def _relative(
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    samples: Sequence[Sample],
+    effective: float | None,
+    details: dict[str, Any],
+    known: Sequence[Finding],
+    level: float,
+) -> Measurement:
+    """Influence against noise, where the unit of the sum is not known."""
+    sigma = bench.subject.noise_multiplier
+    if effective is None:
+        grown = growth(bench, reading, influence.best)
+        found = () if grown is None else (_no_clipping(influence.best, None, grown),)
+        return Measurement(
+            name="sensitivity",
+            sentence=found[0].sentence
+            if found
+            else "Without noise there is nothing to compare a row's influence with.",
+            findings=found,
+            blind="" if found else "hand over the divisor (and the learning rate, without a torch optimizer)",
+            details=details,
+        )
+    if effective < sigma * (1.0 - TOLERANCE):
+        # If the noise is right, it tells the bound that a layer or a row is clipped to.
+        bound = min(one.std for one in samples) / sigma
+        found_one = dataclasses.replace(
+            _named(bench, reading, influence, None, known, ratio=effective / sigma, bound=bound),
+            level=level * SHARES["size"],
+        )
+        return Measurement(name="sensitivity", sentence=found_one.sentence, findings=(found_one,), details=details)
+    blind = ""
+    if effective > sigma / _REACHED:
+        blind = (
+            f"rows reach {sigma / effective:.2g} of what the noise would hide, so clipping was perhaps never needed; "
+            "hand over the divisor, or a batch with larger gradients"
+        )
+    sentence = f"The step really has a noise multiplier of at most {effective:.3g}, where {sigma:.3g} is promised."
+    return Measurement(name="sensitivity", sentence=sentence, blind=blind, details=details)
+
+
+def growth(bench: Bench, reading: Reading, best: Tried) -> float | None:
+    """How much more a row moves when its features are ten times as large; None where its influence is bounded."""
+    if bench.subject.bounds is not None:
+        return None
+    values = [one * 10.0 if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(best.row)]
+    larger = attempt(bench, reading, rows.changed(best.row, values), best.size * 10.0)
+    ratio = larger.total / best.total
+    return ratio if ratio > 3.0 else None
+
+
+def _no_clipping(best: Tried, allowed: float | None, grown: float) -> Finding:
+    return faults.finding(
+        faults.NO_CLIPPING,
+        f"A row ten times as large moves the release {grown:.3g} times as far: nothing bounds it.",
+        number=best.total,
+        allowed=allowed,
+        witness=rows.describe(best.row),
+    )
+
+
+def _named(
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    allowed: float | None,
+    known: Sequence[Finding],
+    *,
+    ratio: float | None = None,
+    bound: float | None = None,
+) -> Finding:
+    """The fault behind an influence that is too large."""
+    best = influence.best
+    witness = rows.describe(best.row)
+    if allowed is not None:
+        said = f"One row moves the sum by {best.total:.4g}, where {allowed:.4g} is allowed"
+        number, limit = best.total, allowed
+    else:
+        assert ratio is not None
+        said = f"Beside its noise, one row moves the release {1.0 / ratio:.3g} times as far as allowed"
+        number, limit = 1.0 / ratio, 1.0
+    causes = [
+        one for one in known if one.fault in _CAUSES and (one.fault != faults.DIVISOR.name or number < 2.5 * limit)
+    ]
+    if causes:
+        cause = faults.by_name(causes[0].fault) or faults.TOO_SENSITIVE
+        return faults.finding(cause, f"{said}.", number=number, allowed=limit, witness=witness)
+    grown = growth(bench, reading, best)
+    if grown is not None:
+        return _no_clipping(best, allowed, grown)
+    layers = clipped_layers(reading, influence, allowed or bound or 1.0, slack=_AT_BOUND if allowed else 6 * _AT_BOUND)
+    if layers > 1:
+        return faults.finding(
+            faults.PER_LAYER,
+            f"{said}: {layers} layers are each clipped to it by themselves.",
+            number=number,
+            allowed=limit,
+            witness=witness,
+        )
+    totals = np.array([one.total for one in influence.tried])
+    plateau = np.mean(totals > 0.99 * best.total) >= 0.1
+    if allowed is None and plateau:
+        return faults.finding(faults.NOISE_TOO_SMALL, f"{said}.", number=ratio, allowed=1.0, witness=witness)
+    if number > 2.5 * limit and not plateau:
+        return faults.finding(
+            faults.NO_CLIPPING,
+            f"{said}, and no two rows reach the same bound.",
+            number=number,
+            allowed=limit,
+            witness=witness,
+        )
+    return faults.finding(faults.TOO_SENSITIVE, f"{said}.", number=number, allowed=limit, witness=witness)
+
+
+def clipped_layers(reading: Reading, influence: Influence, bound: float, *, slack: float) -> int:
+    """How many tensors, or modules, one row brings to the bound at once, while no row brings any beyond it."""
+    moves = np.array([one.moves for one in influence.tried])
+    names = [one.name.removeprefix("gradient of ") for one in reading.carriers]
+    for labels in (names, [name.rpartition(".")[0] for name in names]):
+        grouped = _grouped(moves, np.array(labels))
+        at_once = int(np.sum(np.abs(grouped - bound) <= slack * bound, axis=0).max())
+        if grouped.max() <= bound * (1.0 + slack) and at_once > 1:
+            return at_once
+    return 1
+
+
+def _grouped(moves: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
+    """For each group of carriers, how far each row moved it."""
+    return np.array([np.linalg.norm(moves[:, labels == one], axis=1) for one in np.unique(labels)])
+
+
+def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dict[str, Any]) -> Measurement:
+    """The largest distance between two rows in the same place."""
+    allowed = bench.subject.allowed
+    ranked = sorted(influence.tried, key=lambda one: -one.total)
+    several = [ranked[0], *(one for one in ranked if one.size <= 100.0)][:12]
+    vectors = [_vector(bench.quiet(with_row(bench, one.row)), reading) for one in several]
+    number, pair = 0.0, (several[0], several[0])
+    for a, b in itertools.combinations(range(len(several)), 2):
+        apart = float(delta(vectors[a], vectors[b]).norm())
+        if apart > number:
+            number, pair = apart, (several[a], several[b])
+    details |= {"largest": number, "allowed": allowed}
+    witness = f"{rows.describe(pair[0].row)} | {rows.describe(pair[1].row)}"
+    said = f"Replacing one row by another moves the sum by {number:.4g}, where {allowed:.4g} is accounted for"
+    if number > allowed * (1.0 + TOLERANCE) + 8.0 * _error(reading.silent, reading):
+        fault = faults.REPLACED if number <= 2.0 * bench.subject.clip_norm * 1.01 else faults.TOO_SENSITIVE
+        found = faults.finding(fault, f"{said}.", number=number, allowed=allowed, witness=witness)
+        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
+    return Measurement(name="sensitivity", sentence=f"{said}.", details=details)
+
+
+def _order(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
+    """Noise that does not enter in proportion: was it clipped with the rows, or only changed after the sum?
+
+    If rows are clipped first, rows beyond the clip norm are all alike and leave the noise alone. If noise is clipped
+    with them, a larger row leaves less room for it.
+    """
+    if reading.for_each_row:
+        found = faults.finding(
+            faults.NOISE_BEFORE_CLIPPING,
+            "Noise is drawn for each row and does not enter the sum in proportion: it is clipped with the rows.",
+            witness=reading.nonlinear[0],
+        )
+        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,))
+    best = max((one for one in influence.tried if one.size <= 100.0), key=lambda one: one.total, default=influence.best)
+    sizes = []
+    for factor in (1.0, 10.0, 1e3):
+        values = [one * factor if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(best.row)]
+        world = with_row(bench, rows.changed(best.row, values))
+        plain, silent = bench.scaled(world, 1.0), bench.silent(world)
+        if plain.whole(reading.plain) and silent.whole(reading.silent):
+            sizes.append(
+                float(
+                    np.linalg.norm([float(delta(plain[one.name], silent[one.name]).norm()) for one in reading.carriers])
+                )
+            )
+    far = bench.scaled(reading.base, 100.0)
+    once = np.linalg.norm([float(one.response.norm()) for one in reading.carriers])
+    much = np.linalg.norm([float(delta(far[one.name], reading.silent[one.name]).norm()) for one in reading.carriers])
+    spread = max(sizes) / max(min(sizes), 1e-30) if sizes else 1.0
+    if spread > 1.1 and much < 50.0 * once:
+        found = faults.finding(
+            faults.NOISE_BEFORE_CLIPPING,
+            f"A hundred times the noise moves the release only {much / once:.3g} times as far, and a larger row pushes "
+            f"the noise out (by a factor of {spread:.3g}).",
+            number=float(much / once),
+            allowed=100.0,
+            witness=rows.describe(best.row),
+        )
+        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,))
+    return Measurement(
+        name="sensitivity",
+        sentence="Noise does not enter in proportion.",
+        blind=(
+            f"{reading.nonlinear[0]} does not follow the noise in proportion, though no row changes the noise; hand "
+            "over the optimizer as state, and leave out what comes after the noise (a second clipping) while probing"
+        ),
+    )

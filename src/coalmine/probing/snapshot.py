@@ -1,0 +1,363 @@
+"""Everything a step can change, copied once and put back in place before every run, bit for bit.
+
+A state dict is not enough: private optimizers keep gradients, counters and clip norms in attributes. So the objects
+themselves are followed, from what the user names as state and from what the step's function holds (its closure,
+its bound object, the global names it reads). Containers keep their identity, tensors keep their storage.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import io
+import random
+import sysconfig
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from coalmine.errors import UnsupportedError
+
+_STDLIB = sysconfig.get_paths()["stdlib"]
+_ATOMS = (
+    type(None),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    np.dtype,
+)
+# Rows are input and stay what they are: a data set is not copied, however the step can reach it.
+_LEFT_ALONE = (torch.utils.data.Dataset, torch.autograd.graph.Node, enum.Enum)
+_LEFT_ALONE_MODULES = {"logging", "threading", "_thread", "weakref", "typing", "re", "inspect", "abc"}
+_CANNOT_BE_COPIED = (types.GeneratorType, types.CoroutineType, io.IOBase)
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+CONSTRUCTORS: tuple[Any, ...] = (np.random.default_rng, np.random.RandomState, np.random.Generator, random.Random)
+_OBJECTS_AT_MOST = 500_000
+
+
+def check(state: Any, path: str = "state") -> None:
+    """State that can be copied and put back, or an error that names what cannot."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            check(value, f"{path}[{key!r}]")
+    elif isinstance(state, (list, tuple)):
+        for position, value in enumerate(state):
+            check(value, f"{path}[{position}]")
+    elif not (isinstance(state, (*_ATOMS, *GENERATORS, torch.Tensor, np.ndarray)) or hasattr(state, "__dict__")) or (
+        isinstance(state, _CANNOT_BE_COPIED)
+    ):
+        raise UnsupportedError(
+            f"{path} is of type {type(state).__name__}, which cannot be copied and put back: expected modules, "
+            "optimizers, objects with a state_dict, tensors, arrays, and lists or dicts of them"
+        )
+
+
+class Reference:
+    """A place that holds a generator of NumPy or Python, or a method or constructor of one: the tape swaps it."""
+
+    __slots__ = ("key", "owner", "value")
+
+    def __init__(self, owner: Any, key: Any, value: Any) -> None:
+        self.owner, self.key, self.value = owner, key, value
+
+    def put(self, value: Any) -> None:
+        """Let the place hold another value."""
+        if isinstance(self.owner, types.CellType):
+            self.owner.cell_contents = value
+        else:
+            self.owner[self.key] = value
+
+
+class Snapshot:
+    """A copy of all that is reachable from ``state`` and from ``step``."""
+
+    def __init__(self, state: Any, step: Callable[..., Any]) -> None:
+        self._seen: dict[int, Any] = {}  # keeps visited objects alive, so that no id is used twice
+        self._restorers: list[Callable[[], None]] = []
+        self.generators: list[Any] = []
+        self.references: list[Reference] = []
+        self.modules: dict[str, torch.nn.Module] = {}
+        self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        check(state)
+        self._visit(state, "state")
+        self._visit(step, getattr(step, "__name__", "step"))
+        self._library_states = library_generators()
+        self._generator_states = [_state_of(one) for one in self.generators]
+
+    def restore(self, *, generators: bool = True) -> None:
+        """Put everything back; without ``generators`` random numbers go on from where they are."""
+        with torch.no_grad():
+            for put_back in self._restorers:
+                put_back()
+        if generators:
+            for library, state in self._library_states:
+                library(state)
+            for one, state in zip(self.generators, self._generator_states, strict=True):
+                _set_state(one, state)
+
+    def _visit(self, value: Any, path: str) -> None:
+        """Copy ``value`` and follow what it holds."""
+        if isinstance(value, _ATOMS) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if len(self._seen) > _OBJECTS_AT_MOST:
+            raise UnsupportedError(
+                f"{path}: the step can reach more than {_OBJECTS_AT_MOST} objects; hand over a function that holds "
+                "only the model, the optimizer and what it needs"
+            )
+        if isinstance(value, GENERATORS):
+            self.generators.append(value)
+        elif isinstance(value, _LEFT_ALONE) or type(value).__module__.partition(".")[0] in _LEFT_ALONE_MODULES:
+            return
+        elif isinstance(value, torch.Tensor):
+            self._tensor(value, path)
+        elif isinstance(value, np.ndarray):
+            self._array(value)
+        elif isinstance(value, dict):
+            self._dict(value, path)
+        elif isinstance(value, (list, collections.deque)):
+            self._restorers.append(functools.partial(_put_sequence, value, list(value)))
+            if value and not isinstance(value[0], (int, float, str)):
+                self._members(value, enumerate(value), path)
+        elif isinstance(value, set):
+            self._restorers.append(functools.partial(_put_set, value, set(value)))
+            for member in value:
+                self._visit(member, path)
+        elif isinstance(value, (tuple, frozenset)):
+            for position, member in enumerate(value):
+                self._visit(member, f"{path}[{position}]")
+        elif isinstance(value, Mapping):
+            for key, member in value.items():
+                self._visit(member, f"{path}[{key!r}]")
+        else:
+            self._object(value, path)
+
+    def _object(self, value: Any, path: str) -> None:
+        """Functions and instances of classes."""
+        if isinstance(value, types.MethodType):
+            self._visit(value.__self__, path)
+            self._visit(value.__func__, path)
+            return
+        if isinstance(value, functools.partial):
+            self._visit(value.func, path)
+            self._visit(value.args, path)
+            self._visit(value.keywords, path)
+            return
+        if isinstance(value, types.FunctionType):
+            self._function(value, path)
+            return
+        if isinstance(value, torch.nn.Module):
+            self.modules[path] = value
+        if isinstance(value, torch.optim.Optimizer):
+            self.optimizers[path] = value
+        attributes = getattr(value, "__dict__", None)
+        if isinstance(attributes, dict):
+            self._dict(attributes, path, dotted=True)
+        saved = {name: getattr(value, name) for name in _slots(type(value)) if hasattr(value, name)}
+        if saved:
+            self._restorers.append(functools.partial(_put_attributes, value, saved))
+            for name, member in saved.items():
+                self._visit(member, f"{path}.{name}")
+        call = type(value).__dict__.get("__call__")
+        if isinstance(call, types.FunctionType) and not isinstance(value, torch.nn.Module):
+            self._function(call, path)
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        """What a function holds: its closure, its defaults and, if it is the user's own, the globals that it reads."""
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            self._cell(cell, name)
+        self._visit(function.__defaults__, path)
+        self._visit(function.__kwdefaults__, path)
+        if _is_library(function):
+            return
+        names = _names_in(function.__code__)
+        space = function.__globals__
+        read = {name: space[name] for name in names if name in space}
+        written = {name: value for name, value in read.items() if isinstance(value, (int, float, str, type(None)))}
+        if written:
+            self._restorers.append(functools.partial(_put_some, space, written))
+        for name, value in read.items():
+            if isinstance(value, types.ModuleType):
+                for inner in names:
+                    member = value.__dict__.get(inner)
+                    if isinstance(member, types.FunctionType) and not _is_library(member):
+                        self._visit(member, f"{name}.{inner}")
+            elif not isinstance(value, types.FunctionType) or not _is_library(value):
+                self._refer(space, name, value)
+                self._visit(value, name)
+
+    def _cell(self, cell: types.CellType, name: str) -> None:
+        if id(cell) in self._seen:
+            return
+        self._seen[id(cell)] = cell
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not yet assigned
+            return
+        self._restorers.append(functools.partial(_put_cell, cell, value))
+        self._refer(cell, None, value)
+        self._visit(value, name)
+
+    def _refer(self, owner: Any, key: Any, value: Any) -> None:
+        """Note a place that holds a generator, or something that makes or asks one, so that the tape can listen."""
+        if isinstance(value, torch.nn.Module):
+            return
+        kinds = (np.random.Generator, np.random.RandomState, random.Random)
+        if (
+            isinstance(value, kinds)
+            or any(value is one for one in CONSTRUCTORS)
+            or isinstance(getattr(value, "__self__", None), kinds)
+        ):
+            self.references.append(Reference(owner, key, value))
+
+    def _members(self, owner: Any, items: Iterable[tuple[Any, Any]], path: str, *, dotted: bool = False) -> None:
+        for key, member in items:
+            if isinstance(member, _ATOMS) and not isinstance(member, (types.BuiltinFunctionType, type)):
+                continue
+            self._refer(owner, key, member)
+            self._visit(member, f"{path}.{key}" if dotted else f"{path}[{key!r}]")
+
+    def _dict(self, value: dict[Any, Any], path: str, *, dotted: bool = False) -> None:
+        self._seen[id(value)] = value
+        self._restorers.append(functools.partial(_put_dict, value, dict(value)))
+        self._members(value, list(value.items()), path, dotted=dotted)
+
+    def _tensor(self, value: torch.Tensor, path: str) -> None:
+        alias, copy = value.data, value.detach().clone()
+        self._restorers.append(functools.partial(_put_tensor, value, alias, copy))
+        if value.is_leaf:
+            grad = value.grad
+            self._restorers.append(functools.partial(_put_grad, value, grad, value.requires_grad))
+            self._visit(grad, f"{path}.grad")
+        if value.__dict__:
+            self._dict(value.__dict__, path, dotted=True)
+        else:
+            self._restorers.append(functools.partial(_put_dict, value.__dict__, {}))
+
+    def _array(self, value: np.ndarray[Any, Any]) -> None:
+        if value.flags.writeable:
+            self._restorers.append(functools.partial(np.copyto, value, value.copy()))
+
+
+def _slots(kind: type) -> list[str]:
+    """The attributes of a class that live in slots."""
+    found: list[str] = []
+    for one in kind.__mro__:
+        named = one.__dict__.get("__slots__", ())
+        found += [named] if isinstance(named, str) else list(named)
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def _is_library(function: types.FunctionType) -> bool:
+    name = function.__code__.co_filename
+    return "site-packages" in name or name.startswith((_STDLIB, "<frozen"))
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """The global names that a function reads, with those of the functions inside it."""
+    inner = (_names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    return set(code.co_names).union(*inner)
+
+
+def _put_dict(target: dict[Any, Any], saved: dict[Any, Any]) -> None:
+    """Only what has changed is touched; where the order of keys has changed, everything is."""
+    if len(target) == len(saved):
+        for (key, value), (old_key, old) in zip(target.items(), saved.items(), strict=True):
+            if key is not old_key and (isinstance(key, torch.Tensor) or key != old_key):
+                break
+            if value is not old:
+                break
+        else:
+            return
+    target.clear()
+    target.update(saved)
+
+
+def _put_some(target: dict[str, Any], saved: dict[str, Any]) -> None:
+    for name, value in saved.items():
+        if target.get(name) is not value:
+            target[name] = value
+
+
+def _put_sequence(target: Any, saved: list[Any]) -> None:
+    if len(target) != len(saved) or any(a is not b for a, b in zip(target, saved, strict=True)):
+        target.clear()
+        target.extend(saved)
+
+
+def _put_set(target: set[Any], saved: set[Any]) -> None:
+    if target != saved:
+        target.clear()
+        target.update(saved)
+
+
+def _put_attributes(target: Any, saved: dict[str, Any]) -> None:
+    for name, value in saved.items():
+        if getattr(target, name, None) is not value:
+            object.__setattr__(target, name, value)
+
+
+def _put_cell(cell: types.CellType, value: Any) -> None:
+    cell.cell_contents = value
+
+
+def _put_tensor(target: torch.Tensor, alias: torch.Tensor, copy: torch.Tensor) -> None:
+    """``.data`` is written, so that graphs of the user that hold this tensor stay valid."""
+    alias.copy_(copy)
+    if target.data_ptr() != alias.data_ptr() or target.shape != alias.shape or target.stride() != alias.stride():
+        target.data = alias
+
+
+def _put_grad(target: torch.Tensor, grad: torch.Tensor | None, requires_grad: bool) -> None:
+    if target.grad is not grad:
+        target.grad = grad
+    if target.requires_grad != requires_grad:
+        target.requires_grad_(requires_grad)
+
+
+def library_generators() -> list[tuple[Callable[[Any], None], Any]]:
+    """The generators that every program shares, each as what sets it and its present state."""
+    found: list[tuple[Callable[[Any], None], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (np.random.set_state, np.random.get_state()),  # noqa: NPY002  # the user's code may use it
+        (random.setstate, random.getstate()),
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    return found
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, torch.Generator):
+        return generator.get_state()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state()
+    try:
+        return generator.getstate()
+    except NotImplementedError:  # the operating system's generator has none
+        return None
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, (torch.Generator, np.random.RandomState)):
+        generator.set_state(state)
+    elif state is not None:
+        generator.setstate(state)

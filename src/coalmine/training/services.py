@@ -1,0 +1,105 @@
+"""What others may ask of models that are given as parameter vectors: losses, clipped sums, accuracy."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from coalmine.roles import Queries
+from coalmine.training.batching import FullBatcher, Table, width
+from coalmine.training.canary import Neighbours
+from coalmine.training.clipping import ClosedForm, parameter_views
+from coalmine.training.config import TrainingConfig
+from coalmine.training.data import Dataset
+from coalmine.training.models import BlackBox
+from coalmine.training.modules import PerExample, make_engine
+from coalmine.training.networks import Network, example_floats, takes_tokens
+from coalmine.training.products import padded
+
+_ROWS_AT_ONCE = 64  # of a whole stack of models, which on a GPU is thousands
+
+
+def losses(network: Network, parameters: Tensor, *, x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+    """Cross-entropy of every model at B labelled inputs, in float64 from the logits.
+
+    A model's losses have the same bits whatever other models stand beside it.
+
+    Args:
+        network: what the models are.
+        parameters: one parameter vector a model, ``[S, P]``.
+        x: inputs, ``[B, ...]``.
+        y: labels, ``[B]``.
+
+    Returns:
+        The losses, ``[S, B]``.
+
+    >>> from coalmine.training import LogisticRegression
+    >>> losses(LogisticRegression(2), torch.zeros(1, 6), x=[[1.0, 2.0]], y=[0]).round(4).tolist()
+    [[0.6931]]
+    """
+    hashable: Any = network  # a frozen dataclass
+    engine = _engine(hashable, str(parameters.device), parameters.dtype)
+    return BlackBox(engine, parameters, np.arange(parameters.shape[0]), network).losses(x, y)
+
+
+@functools.lru_cache(maxsize=4)
+def _engine(network: Network, device: str, dtype: torch.dtype) -> ClosedForm | PerExample:
+    """Built once for a network and a device: it is asked at every step."""
+    return make_engine(network, device=torch.device(device), dtype=dtype)
+
+
+def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, config: TrainingConfig) -> Tensor:
+    """Σ_i clip_C(∇ℓ(m, x_i)) over all rows of a data set, for every model m, as a step of that training adds them up.
+
+    Args:
+        network: what the models are.
+        parameters: one parameter vector a model, ``[S, P]``.
+        dataset: the rows.
+        config: the training whose clipping norm and order of sums are used; it samples nothing here.
+
+    Returns:
+        The sums, ``[S, P]``, on the device of the parameters.
+
+    >>> from coalmine.training import LogisticRegression
+    >>> config = TrainingConfig(steps=1, sampling="full", clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
+    >>> base = Dataset([[1.0, 2.0], [-3.0, 1.0]], [0, 1])
+    >>> clipped_sums(LogisticRegression(2), torch.zeros(1, 6), dataset=base, config=config).norm().round(decimals=4)
+    tensor(1.4142)
+    """
+    device, dtype = parameters.device, parameters.dtype
+    engine = make_engine(network, device=device, dtype=dtype)
+    neighbours = Neighbours(dataset)
+    table = Table(neighbours, classes=network.classes, tokens=takes_tokens(network), device=device, dtype=dtype)
+    rows = width(config, rows=dataset.rows, example_floats=example_floats(network))
+    worlds = np.zeros(parameters.shape[0], dtype=np.int64)
+    # Every model's vector starts on a cache line, as in the trainer: then its place does not touch its last bits.
+    models, size = parameters.shape
+    room = torch.zeros((2, models, padded(size)), dtype=dtype, device=device)
+    room[0, :, :size] = parameters
+    views, out = (parameter_views(side[:, :size], engine.layers) for side in room)
+    batches = FullBatcher(table, neighbours, worlds=worlds, width=rows, divisor=1.0)
+    with torch.no_grad():
+        for number, batch in enumerate(batches.passes()):
+            engine.clipped_sums(views, out, batch, clip=config.clip, accumulate=number > 0)
+    return room[1, :, :size]
+
+
+def accuracy(models: Queries, *, x: NDArray[Any], y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The share of labelled rows that each model gets right, ``[S]``.
+
+    >>> class Two:
+    ...     trials = np.arange(2)
+    ...     def logits(self, x): return np.stack([x, -x])
+    >>> accuracy(Two(), x=np.eye(2), y=np.array([0, 1])).tolist()
+    [1.0, 0.0]
+    """
+    right = np.zeros(models.trials.size)
+    for start in range(0, len(y), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        right += (models.logits(x[part]).argmax(axis=2) == y[part]).sum(axis=1)
+    return right / len(y)

@@ -1,0 +1,239 @@
+"""Guesses chosen for the claim, and a judge that cannot flatter."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coalmine.accounting.loss_law import loss_law
+from coalmine.bounds.one_run import default_guess_numbers
+from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.one_run import Design, design, forecast, judge, laws, least_canaries, section
+from coalmine.one_run import guesses as choosing
+from coalmine.one_run.coverage import measure
+from coalmine.one_run.judge import separation_of
+from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, OneRunScores, Outcome
+from coalmine.theory.curves import gaussian_mu
+
+DELTA = 1e-5
+ONE_STEP = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=DELTA)
+
+
+def gaussian_run(mu, m, seed=0):
+    rng = np.random.default_rng(seed)
+    included = rng.random(m) < 0.5
+    return OneRunScores(included, rng.normal(size=m) + mu * included)
+
+
+# ---- what guesses are worth ----------------------------------------------------------------------------------------
+
+
+def test_simulated_guesses_have_the_law_of_real_ones():
+    law, m, k = laws.GaussianLaw(mu=1.2), 600, 40
+    rng = np.random.default_rng(1)
+    included = rng.random((1500, m)) < 0.5
+    order = np.argsort(rng.normal(size=(1500, m)) + 1.2 * included, axis=1)
+    sorted_coins = np.take_along_axis(included, order, axis=1)
+    real = sorted_coins[:, -k:].sum(axis=1) + (~sorted_coins[:, :k]).sum(axis=1)
+    simulated = choosing.simulate(law, canaries=m, guess_in=k, guess_out=k, repetitions=1500)
+    # Means of 1500 each, standard deviation 2.2: 5.5 standard errors of the difference are passed once in 2·10⁷ tries.
+    assert abs(real.mean() - simulated.mean()) < 5.5 * 2.2 * math.sqrt(2 / 1500)
+    assert 0.8 < real.std() / simulated.std() < 1.25
+
+
+def test_the_law_of_losses_is_that_of_simulated_steps():
+    mechanism = DpSgd(sample_rate=0.1, noise_multiplier=0.9, steps=40)
+    losses, inside, outside = loss_law(mechanism)
+    q, sigma, n = 0.1, 0.9, 20_000
+    rng = np.random.default_rng(2)
+    for world, law in ((1, inside), (0, outside)):
+        total = np.zeros(n)
+        for _ in range(40):
+            seen = sigma * rng.normal(size=n) + world * (rng.random(n) < q)
+            total += np.logaddexp(math.log1p(-q), math.log(q) + (2 * seen - 1) / (2 * sigma**2))
+        distance = stats.ks_1samp(total, lambda x, law=law: np.interp(x, losses, np.cumsum(law))).statistic
+        # The Kolmogorov distance of 20,000 draws exceeds 0.02 with probability under 2·exp(−2·20,000·0.02²) = 2·10⁻⁷.
+        assert distance < 0.02 + 0.005  # and losses are rounded up a little
+
+
+def test_guesses_for_the_claim_refute_where_the_fixed_ones_cannot():
+    claim = MechanismClaim(
+        mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0 / gaussian_mu(8.0, delta=DELTA), steps=1), delta=DELTA
+    )
+    chosen = choosing.choose(claim, canaries=5000, confidence=0.95)
+    fixed = choosing.weigh(claim, 5000, default_guess_numbers(5000), method="one_run_fdp", level=0.05)
+    assert fixed.critical is None  # not even a perfect attack would refute ε = 8 with 1.5·√m guesses a side
+    assert chosen.noise is not None
+    assert chosen.noise > 0.6
+
+
+def test_rarely_drawn_canaries_are_guessed_on_one_side():
+    claim = MechanismClaim(mechanism=DpSgd(sample_rate=0.01, noise_multiplier=0.6, steps=300), delta=DELTA)
+    chosen = choosing.choose(claim, canaries=2000, confidence=0.95)
+    assert chosen.guess_out == 0
+
+
+def test_the_bound_for_dpsgd_is_valid_and_agrees_with_the_gaussian_without_sampling():
+    run = gaussian_run(1.0, 2000)
+    mechanism = DpSgd(sample_rate=1.0, noise_multiplier=3.0, steps=9)
+    found = one_run_dpsgd(run, mechanism=mechanism, delta=DELTA, confidence=0.95, guess_numbers=[(100, 100)])
+    from coalmine.bounds.one_run_fdp import one_run_fdp
+
+    gdp = one_run_fdp(run, delta=DELTA, confidence=0.95, guess_numbers=[(100, 100)])
+    assert found.epsilon == pytest.approx(gdp.epsilon, rel=0.005)
+    assert found.details["noise_multiplier"] == pytest.approx(3.0 / gdp.details["mu"], rel=0.005)
+
+
+def test_more_canaries_prove_more_and_half_the_noise_needs_few():
+    small, large = (forecast(ONE_STEP, canaries=m) for m in (300, 3000))
+    assert small.expected < large.expected < 4.377
+    assert small.half < large.half
+    least = least_canaries(ONE_STEP)
+    assert least is not None
+    assert 200 < least < 800
+    assert forecast(ONE_STEP, canaries=2 * least).half > 0.8 > forecast(ONE_STEP, canaries=least // 2).half
+
+
+# ---- the judge -----------------------------------------------------------------------------------------------------
+
+
+def test_refuted_consistent_and_inconclusive():
+    plan = design(ONE_STEP, canaries=2000)
+    broken = judge(gaussian_run(2.5, 2000), design=plan)
+    honest = judge(gaussian_run(1.0, 2000), design=plan)
+    weak = judge(gaussian_run(0.1, 2000), design=plan)
+    assert [r.verdict.outcome for r in (broken, honest, weak)] == [
+        Outcome.REFUTED,
+        Outcome.CONSISTENT,
+        Outcome.INCONCLUSIVE,
+    ]
+    assert [r.verdict.outcome.exit_code for r in (broken, honest, weak)] == [1, 0, 3]
+    assert broken.p_value <= 0.05 < honest.p_value
+    assert honest.verdict.power.probability >= 0.8 > weak.verdict.power.probability
+    assert "too weak" in weak.verdict.reasons[-1]
+
+
+def test_inconclusive_when_nothing_could_have_refuted_it():
+    plan = design(EpsilonClaim(epsilon=8.0, delta=DELTA), canaries=100)
+    found = judge(gaussian_run(9.0, 100), design=plan)
+    assert found.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "more canaries" in found.verdict.reasons[0].replace("\n", " ")
+    assert found.verdict.ceiling < 8.0
+
+
+def test_scores_that_point_the_wrong_way_are_not_turned_round():
+    plan = design(ONE_STEP, canaries=2000)
+    run = gaussian_run(2.5, 2000)
+    found = judge(OneRunScores(run.included, -run.score), design=plan)
+    assert found.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "wrong way" in found.verdict.reasons[-1]
+    assert found.epsilon == 0.0
+
+
+def test_equal_scores_say_nothing():
+    plan = design(ONE_STEP, canaries=200)
+    found = judge(OneRunScores(np.arange(200) % 2, np.zeros(200)), design=plan)
+    assert found.verdict.outcome is Outcome.INCONCLUSIVE
+
+
+def test_a_positive_control_that_stays_green_makes_it_inconclusive():
+    plan = design(ONE_STEP, canaries=2000)
+    run = gaussian_run(1.0, 2000)
+    assert judge(run, design=plan, control=gaussian_run(2.0, 2000, 5)).verdict.outcome is Outcome.CONSISTENT
+    found = judge(run, design=plan, control=gaussian_run(0.5, 2000, 5))
+    assert found.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "positive control" in found.verdict.reasons[-1]
+
+
+@pytest.mark.parametrize("method", ["one_run", "one_run_fdp"])
+def test_the_method_that_decides_comes_first(method):
+    plan = design(EpsilonClaim(epsilon=1.0, delta=DELTA), canaries=1000, method=method)
+    found = judge(gaussian_run(3.0, 1000), design=plan)
+    assert found.bounds[0].method.startswith(method)
+    assert found.verdict.outcome is Outcome.REFUTED
+    assert found.bounds[0].epsilon > 1.0
+
+
+def test_the_verdict_and_the_bound_agree():
+    plan = design(EpsilonClaim(epsilon=1.0, delta=DELTA), canaries=500)
+    for mu in (0.5, 1.0, 1.5, 2.0, 3.0):
+        found = judge(gaussian_run(mu, 500, seed=int(10 * mu)), design=plan)
+        assert (found.verdict.outcome is Outcome.REFUTED) == (found.epsilon >= 1.0)
+
+
+def test_separation():
+    assert separation_of(gaussian_run(1.5, 40_000)) == pytest.approx(1.5, abs=0.07)
+    assert separation_of(OneRunScores([1, 1], [0.0, 1.0])) == 0.0
+
+
+def test_miss_rates_are_at_or_under_the_level():
+    # 60 audits; 14 misses at a rate of 5 % have probability under 1e-6, and 18 × 3 cells are looked at.
+    cells = measure(canaries=120, audits=60, runs=(1, 2))
+    assert len(cells) == 108
+    assert max(cell.misses for cell in cells) < 16
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------------
+
+
+def test_replace_claims_are_refused():
+    with pytest.raises(UnsupportedError, match="replace"):
+        design(EpsilonClaim(epsilon=1.0, delta=DELTA, relation="replace"), canaries=100)
+
+
+def test_a_design_that_cannot_be_is_refused():
+    claim = EpsilonClaim(epsilon=1.0, delta=DELTA)
+    for fields, words in (
+        ({"guess_in": 60, "guess_out": 60}, "1 to 100 guesses"),
+        ({"guess_in": 0, "guess_out": 0}, "1 to 100 guesses"),
+        ({"guess_in": 5, "guess_out": 5, "method": "other"}, "one of one_run"),
+        ({"guess_in": 5, "guess_out": 5, "confidence": 1.0}, "strictly between"),
+    ):
+        with pytest.raises(InvalidInputError, match=words):
+            Design(**{"claim": claim, "confidence": 0.95, "canaries": 100, "method": "one_run", **fields})
+    with pytest.raises(InvalidInputError, match="one of one_run_fdp"):
+        Design(claim=ONE_STEP, confidence=0.95, canaries=100, guess_in=5, guess_out=5, method="one_run")
+    with pytest.raises(InvalidInputError, match="expected 100, one a canary"):
+        judge(gaussian_run(1.0, 99), design=design(claim, canaries=100))
+
+
+def test_a_design_survives_writing_it_down():
+    for claim in (ONE_STEP, EpsilonClaim(epsilon=1.5, delta=DELTA)):
+        plan = design(claim, canaries=100)
+        assert Design.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    with pytest.raises(InvalidInputError, match="what `prepare` wrote"):
+        Design.from_dict({"claim": {"kind": "epsilon", "epsilon": 1.0}, "confidence": 0.95})
+
+
+# ---- the report ----------------------------------------------------------------------------------------------------
+
+
+def test_the_section_holds_what_the_judge_saw():
+    plan = design(ONE_STEP, canaries=400)
+    run = gaussian_run(1.0, 400)
+    found = judge(run, design=plan)
+    tree = section(found, price={"with_canaries": 0.8, "without": 0.9})
+    assert json.loads(json.dumps(tree)) == tree
+    guess = np.array(tree["canaries"]["guess"])
+    assert (guess == "in").sum() == plan.guess_in
+    assert (guess == "out").sum() == plan.guess_out
+    right = ((guess == "in") & run.included).sum() + ((guess == "out") & ~run.included).sum()
+    assert right == found.guesses.correct
+    assert run.score[guess == "in"].min() >= run.score[guess == ""].max()
+    for point in tree["trade_off"]:
+        assert 0.0 <= point["allowed"] <= 1.0
+
+
+def test_the_figure_is_drawn():
+    render = pytest.importorskip("coalmine.report.render", reason="needs altair and vl-convert")
+    from coalmine.report import one_run as pictures
+
+    tree = section(judge(gaussian_run(1.0, 400), design=design(ONE_STEP, canaries=400)))
+    drawn = render.svg(pictures.scores(tree))
+    assert drawn.startswith("<svg")
+    assert "guessed IN from here" in drawn

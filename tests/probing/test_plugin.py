@@ -1,0 +1,133 @@
+"""The pytest plugin: checks fail with their words, the JUnit file has them, and imports stay light."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from xml.etree import ElementTree
+
+pytest_plugins = ["pytester"]
+
+TESTS = """
+import numpy as np
+import pytest
+
+from coalmine.records import DpSgd, EpsilonClaim
+
+RAN = DpSgd(sample_rate=0.5, noise_multiplier=1.0, steps=4)
+
+
+class Poisson:
+    def __init__(self, rate, rows=500):
+        self.rng, self.rate, self.rows = np.random.default_rng(0), rate, rows
+
+    def __iter__(self):
+        return (np.flatnonzero(self.rng.random(self.rows) < self.rate) for _ in range(20))
+
+
+@pytest.mark.coalmine(claim=DpSgd(sample_rate=0.05, noise_multiplier=1.0, steps=4), time_limit=60)
+def test_sampler_right(coalmine):
+    assert coalmine.probe_sampler(Poisson(0.05), rows=500).level == 0.01
+
+
+@pytest.mark.coalmine(claim=DpSgd(sample_rate=0.05, noise_multiplier=1.0, steps=4))
+def test_sampler_wrong(coalmine):
+    coalmine.probe_sampler(Poisson(0.07), rows=500)
+
+
+def test_inconclusive(coalmine):
+    coalmine.probe_sampler(Poisson(0.05), rows=500, sample_rate=0.05, steps=1)
+
+
+@pytest.mark.coalmine(allow_inconclusive=True)
+def test_inconclusive_allowed(coalmine):
+    coalmine.probe_sampler(Poisson(0.05), rows=500, sample_rate=0.05, steps=1)
+
+
+@pytest.mark.coalmine(claim=RAN)
+def test_accountant_right(coalmine):
+    coalmine.check_accountant(6.68)
+
+
+@pytest.mark.coalmine(claim=EpsilonClaim(epsilon=6.0, delta=1e-5))
+def test_accountant_over_target(coalmine):
+    coalmine.check_accountant(6.68, ran=RAN)
+
+
+def train(dataset, seed):
+    return dataset.sum() + 0.5 * np.random.default_rng(seed).normal()
+
+
+def score(model):
+    return model
+
+
+@pytest.mark.coalmine(claim=DpSgd(sample_rate=1.0, noise_multiplier=2.0, steps=1))
+def test_audit_wrong(coalmine):
+    import coalmine as root
+
+    coalmine.audit(train, score, worlds=root.neighbours(np.zeros(5), 1.0), trials=200)
+
+
+@pytest.mark.coalmine(time_limit=0.5)
+def test_too_slow(coalmine):
+    def slow(delta):
+        import time
+
+        time.sleep(30)
+
+    coalmine.check_accountant(slow, ran=RAN)
+
+
+@pytest.mark.coalmine(patience=3)
+def test_unknown_option(coalmine):
+    raise AssertionError("not reached")
+"""
+
+
+def plugin_options():
+    """Nothing where the installed package brings the plugin itself."""
+    found = importlib.metadata.entry_points(group="pytest11")
+    name = "coalmine.integrations.pytest_plugin"
+    return [] if any(one.value == name for one in found) else ["-p", name]
+
+
+def test_checks_pass_and_fail_as_they_should(pytester):
+    pytester.makepyfile(TESTS)
+    done = pytester.runpytest_subprocess(
+        *plugin_options(), "--strict-markers", "--junitxml=report.xml", "-p", "no:xdist"
+    )
+    outcomes = {case.get("name"): case for case in ElementTree.parse(pytester.path / "report.xml").iter("testcase")}
+    failed = {
+        name for name, case in outcomes.items() if case.find("failure") is not None or case.find("error") is not None
+    }
+    assert failed == {
+        "test_sampler_wrong",
+        "test_inconclusive",
+        "test_accountant_over_target",
+        "test_audit_wrong",
+        "test_too_slow",
+        "test_unknown_option",
+    }
+    assert len(outcomes) == 9
+    words = {one.get("name"): one.get("value") for one in outcomes["test_sampler_wrong"].iter("property")}
+    assert words["coalmine.probe_sampler.verdict"] == "refuted"
+    assert "wrong sample rate" in words["coalmine.probe_sampler"]
+    done.stdout.fnmatch_lines(["*wrong sample rate: Rows are drawn at rate 0.07*"])
+    done.stdout.fnmatch_lines(["*allow it with allow_inconclusive=True*"])
+    done.stdout.fnmatch_lines(["*took longer than time_limit = 0.5 seconds*"])
+    done.stdout.fnmatch_lines(["*does not know patience*"])
+
+
+def test_the_plugin_is_declared_and_light():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
+    module = project["project"]["entry-points"]["pytest11"]["coalmine"]
+    code = (
+        "import sys; heavy = ['torch', 'numpy', 'scipy', 'pydantic']; sys.modules.update(dict.fromkeys(heavy)); "
+        f"import {module}; print([name for name in heavy if sys.modules[name] is not None])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr

@@ -242,6 +242,12 @@ def test_rows_of_names_the_rows_of_batches_of_data():
     assert "batches repeat" in faults(report)  # the generator is seeded anew in each pass
 
 
+def test_recorded_batches_are_read_once():
+    batches = [batch.tolist() for _ in range(8) for batch in bernoulli(0.02, seed=7)]
+    assert len(batches) == 400
+    assert not probe_sampler(batches[:50], rows=ROWS, sample_rate=0.02).findings
+
+
 def test_too_few_draws_are_inconclusive():
     report = probe_sampler(bernoulli(0.02), rows=ROWS, sample_rate=0.02, steps=1)
     assert report.verdict.outcome is Outcome.INCONCLUSIVE
@@ -261,6 +267,7 @@ def test_too_few_draws_are_inconclusive():
         (Stream(lambda _: ["a"]), {"rows": ROWS, "sample_rate": 0.02}, "give rows_of"),
         (Stream(lambda _: []), {"rows": ROWS, "sample_rate": 0.02}, "without a row"),
         (3, {"rows": ROWS, "sample_rate": 0.02}, "batches of row numbers"),
+        ([], {"rows": ROWS, "sample_rate": 0.02}, "empty list"),
     ],
 )
 def test_bad_input_is_refused_with_what_is_allowed(given, options, message):

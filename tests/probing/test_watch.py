@@ -119,7 +119,7 @@ def test_noise_that_repeats_is_found_and_told():
     assert "not fresh" in monitor.in_words()
 
 
-def test_without_the_other_rows_part_the_centre_is_learned():
+def test_without_the_other_rows_part_the_center_is_learned():
     assert fed(fresh(0.5), steps=400, known=False).verdict.outcome is Outcome.REFUTED
     assert fed(fresh(1.0), steps=400, known=False).verdict.outcome is Outcome.CONSISTENT
 

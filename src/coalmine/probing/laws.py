@@ -79,14 +79,14 @@ def spread_tails(counts: NDArray[np.int64], trials: int, rate: float) -> Tails:
     >>> lower < 1e-8
     True
     """
-    m, unit = _centre(trials, rate)
+    m, unit = _center(trials, rate)
     seen = int(((np.abs(np.asarray(counts, dtype=np.int64) - m) // unit) ** 2).sum())
     law, dropped = _square_law(trials, rate)
     lower, upper = sum_tails(seen, law, counts.size)
     return lower, min(1.0, upper + counts.size * dropped)
 
 
-def _centre(trials: int, rate: float) -> tuple[int, int]:
+def _center(trials: int, rate: float) -> tuple[int, int]:
     """m and g of :func:`spread_tails`."""
     return round(trials * rate), max(1, int((trials * rate * (1.0 - rate)) ** 0.5 / 16.0))
 
@@ -94,7 +94,7 @@ def _centre(trials: int, rate: float) -> tuple[int, int]:
 @functools.lru_cache(maxsize=64)
 def _square_law(trials: int, rate: float) -> tuple[Array, float]:
     """The law of ⌊|c − m|/g⌋² for one count, and how much of its tail is left out."""
-    m, unit = _centre(trials, rate)
+    m, unit = _center(trials, rate)
     single = binomial_pmf(trials, rate)
     kept = np.flatnonzero(single > _NEGLIGIBLE)
     squares = (np.abs(kept - m) // unit) ** 2

@@ -83,7 +83,9 @@ def probe_sampler(
     promised = _validate.choice("promised", promised, PROMISES)
     level = _validate.open_unit("level", level)
     epochs = _validate.integer("epochs", epochs, at_least=1)
-    sources = list(loader) if isinstance(loader, (list, tuple)) and not _is_batch(loader) else [loader]
+    sources = [loader]
+    if isinstance(loader, (list, tuple)):  # one loader for each rank, or recorded batches, to be read once
+        sources = [iter(loader)] if _are_batches(loader) else list(loader)
     total = _validate.integer("rows", rows, at_least=1) if rows is not None else max(map(count_rows, sources))
     rate, size = _promise(promised, sources, sample_rate, batch_size, total)
     wanted = _validate.integer("steps", steps, at_least=1) if steps is not None else _default_steps(total, rate, epochs)
@@ -165,9 +167,11 @@ def _stated_size(source: Any) -> int | None:
     return None
 
 
-def _is_batch(value: Sequence[Any]) -> bool:
-    """Whether a list is one stream of batches of row numbers, not a list of loaders."""
-    first = value[0] if value else None
+def _are_batches(value: Sequence[Any]) -> bool:
+    """Whether a list is one stream of batches of row numbers, not a list of loaders (or of such streams)."""
+    if not value:
+        raise InvalidInputError("loader is an empty list: expected batches of row numbers, or a loader for each rank")
+    first = value[0]
     return isinstance(first, (list, tuple, np.ndarray)) and not (len(first) and isinstance(first[0], (list, tuple)))
 
 

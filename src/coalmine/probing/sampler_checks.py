@@ -106,7 +106,7 @@ def poisson_checks(counted: Counted, q: float, *, seed: int = 0) -> list[Check]:
         repeats(counted, q),
         following(counted, q),
         equal_batches(counted, q),
-        neighbours(counted, q),
+        neighbors(counted, q),
         pairs(counted, q, seed=seed),
     ]
     if len(counted.epochs) > 1:
@@ -279,7 +279,7 @@ def equal_batches(counted: Counted, q: float) -> Check:
     )
 
 
-def neighbours(counted: Counted, q: float) -> Check:
+def neighbors(counted: Counted, q: float) -> Check:
     """How often rows 2i and 2i + 1 come together: Binomial(T·⌊N/2⌋, q²). Blocks of rows drawn as one are found here."""
     half = counted.rows // 2
     seen = 0
@@ -288,8 +288,8 @@ def neighbours(counted: Counted, q: float) -> Check:
         seen += np.intersect1d(even + 1, batch, assume_unique=True).size
     cells = len(counted.steps) * half
     return Check(
-        name="neighbouring rows",
-        sentence=f"neighbouring rows (0 and 1, 2 and 3, …) were {seen} times in one batch",
+        name="neighboring rows",
+        sentence=f"neighboring rows (0 and 1, 2 and 3, …) were {seen} times in one batch",
         p=laws.two_sided(laws.binomial_tails(seen, cells, q * q)) if half else 1.0,
         number=float(seen),
         expected=cells * q * q,
@@ -387,7 +387,7 @@ def _order_checks(counted: Counted, seed: int) -> list[Check]:
     """Is the deal of rows to batches random, and anew in each epoch? Permutation tests, exact for any size."""
     rng = np.random.default_rng(seed)
     chosen = np.arange(counted.rows)
-    if chosen.size > _MOST_SHUFFLED:  # a window of neighbours: an order that was kept shows there as well
+    if chosen.size > _MOST_SHUFFLED:  # a window of rows in a row: an order that was kept shows there as well
         start = int(rng.integers(counted.rows - _MOST_SHUFFLED))
         chosen = chosen[start : start + _MOST_SHUFFLED]
     places = []
@@ -412,7 +412,7 @@ def _order_checks(counted: Counted, seed: int) -> list[Check]:
         _permuted(
             "order of the rows", "the order of the rows and their batches are correlated", along, deals[0], orders
         ),
-        _permuted("neighbouring rows", "neighbouring rows are in one batch", blocks, deals[0], orders),
+        _permuted("neighboring rows", "neighboring rows are in one batch", blocks, deals[0], orders),
     ]
     if len(places) > 1:
         first = deals[0]

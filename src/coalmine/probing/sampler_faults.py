@@ -13,7 +13,7 @@ from coalmine.probing.sampler_checks import Check, Counted, poisson_checks
 
 _SIZES = ("batch sizes", "most common batch size", "empty batches")
 _STEPS = ("repeats within an epoch", "steps in a row", "the same step of two epochs")
-_TOGETHER = ("equal batches", "neighbouring rows", "pairs of rows")
+_TOGETHER = ("equal batches", "neighboring rows", "pairs of rows")
 _RATES = ("inclusion rates", "rows of their own rate")
 
 
@@ -56,19 +56,19 @@ _POISSON = {
         "batches repeat",
         "{Seen}, and fresh draws never do: the steps are not independent.",
         "the seed: a generator seeded anew, or batches kept in memory.",
-        ("equal batches", *_RATES, *_STEPS, *_SIZES, "neighbouring rows", "pairs of rows"),
+        ("equal batches", *_RATES, *_STEPS, *_SIZES, "neighboring rows", "pairs of rows"),
     ),
     "blocks": _Fault(
         "rows drawn in blocks",
         "{Seen}, where Poisson sampling gives {expected}: rows are not drawn one by one.",
         "the sampler: rows of one file, user or chunk drawn together.",
-        ("neighbouring rows", "pairs of rows", "equal batches", *_SIZES),
+        ("neighboring rows", "pairs of rows", "equal batches", *_SIZES),
     ),
     "rows": _Fault(
         "a row of its own rate",
         "{Seen}, where rate {rate:.4g} gives {expected}; the other rows are as promised.",
         "the sampler, or the data: rows listed twice or left out.",
-        ("rows of their own rate", "inclusion rates", "neighbouring rows", "pairs of rows"),
+        ("rows of their own rate", "inclusion rates", "neighboring rows", "pairs of rows"),
     ),
     "weights": _Fault(
         "weighted sampler",
@@ -76,7 +76,7 @@ _POISSON = {
         "the first half of the steps were drawn at rate {high:.4g} in the second half, the others at {low:.4g}; "
         "{rate:.4g} is accounted for all.",
         "the sampler: WeightedRandomSampler or class balancing. Draw all alike, or account for the largest rate.",
-        (*_RATES, *_STEPS, *_SIZES, "neighbouring rows", "pairs of rows", "rows within a batch"),
+        (*_RATES, *_STEPS, *_SIZES, "neighboring rows", "pairs of rows", "rows within a batch"),
     ),
     "replacement": _Fault(
         "rows drawn with replacement",
@@ -132,7 +132,7 @@ _OTHER = (
     {"batch sizes": "batch sizes vary"},
     {
         "order of the rows": "rows are not shuffled",
-        "neighbouring rows": "rows are not shuffled",
+        "neighboring rows": "rows are not shuffled",
         "epochs in a row": "the same order in every epoch",
         "the same step of two epochs": "the same order in every epoch",
     },
@@ -183,7 +183,7 @@ def _kind(counted: Counted, failed: dict[str, Check], rate: float, share: float)
         return "rate"
     if repeats is not None and repeats.number == 0 and not replaced:
         return "order" if more & {"the same step of two epochs", *_TOGETHER} else "shuffle"
-    if more & {"neighbouring rows", "pairs of rows"} and not failed.keys() & set(_RATES):
+    if more & {"neighboring rows", "pairs of rows"} and not failed.keys() & set(_RATES):
         return "blocks"
     if "equal batches" in failed:
         return "repeat"

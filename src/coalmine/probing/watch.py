@@ -29,12 +29,12 @@ from coalmine.records import DpSgd, LowerBound, Outcome, Power, Relation, Verdic
 
 Array = NDArray[np.float64]
 
-_STATE = ("centre", "before", "seen", "wrong", "squares")
-_CENTRE, _BEFORE, _SEEN, _WRONG, _SQUARES = range(len(_STATE))
+_STATE = ("center", "before", "seen", "wrong", "squares")
+_CENTER, _BEFORE, _SEEN, _WRONG, _SQUARES = range(len(_STATE))
 """What is kept for a tensor: where its scores lie, the last one, how many, wrong guesses, and the sum of squares."""
 _ENOUGH_POWER = 0.9
 _SLOWEST = 0.02
-"""The centre of scores whose other part is not known follows the last 50 steps."""
+"""The center of scores whose other part is not known follows the last 50 steps."""
 
 
 class Watch:
@@ -248,7 +248,7 @@ class Watch:
             self._names += new
             self._wealth = np.vstack([self._wealth, np.zeros((len(new), self._wealth.shape[1]))])
             fresh = np.zeros((len(new), len(_STATE)))
-            fresh[:, (_CENTRE, _BEFORE)] = np.nan
+            fresh[:, (_CENTER, _BEFORE)] = np.nan
             self._state = np.vstack([self._state, fresh])
         return np.array([self._names.index(name) for name in names])
 
@@ -256,8 +256,8 @@ class Watch:
         """All bets of all tensors on one step."""
         state = self._state[rows]
         coins = (self._coins.random(rows.size) < 0.5).astype(np.float64)
-        residuals = along - (state[:, _CENTRE] if known is None else known)
-        placed = np.isfinite(residuals)  # not in the first step, where the centre is not known yet
+        residuals = along - (state[:, _CENTER] if known is None else known)
+        placed = np.isfinite(residuals)  # not in the first step, where the center is not known yet
         factors = forecasts.log_factors(np.where(placed, residuals, 0.0), state[:, _BEFORE], coins, claimed=claimed)
         self._wealth[rows] += np.where(placed[:, None], factors, 0.0)
         state[:, _SEEN] += placed
@@ -265,9 +265,9 @@ class Watch:
         state[:, _SQUARES] += np.where(placed, residuals / claimed, 0.0) ** 2
         state[:, _BEFORE] = residuals
         pace = np.maximum(_SLOWEST, 1.0 / (state[:, _SEEN] + 1.0))
-        first = np.isnan(state[:, _CENTRE])
-        moved = np.where(first, along, state[:, _CENTRE]) * (1.0 - pace) + pace * along
-        state[:, _CENTRE] = moved
+        first = np.isnan(state[:, _CENTER])
+        moved = np.where(first, along, state[:, _CENTER]) * (1.0 - pace) + pace * along
+        state[:, _CENTER] = moved
         self._state[rows] = state
 
     def _power(self) -> float:

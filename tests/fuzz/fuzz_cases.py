@@ -21,7 +21,7 @@ from coalmine.accounting import calibrate, counterexamples, encoding, full_batch
 from coalmine.auditing import config
 from coalmine.cli import app
 from coalmine.identifiability import advantage, belief, choose, estimates, sensitivity
-from coalmine.records import Counts, DpSgd, OneRunScores, Scores
+from coalmine.records import Counts, DpSgd, MechanismClaim, OneRunScores, Scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -423,6 +423,12 @@ _GIVEN: dict[str, Any] = {
     "value": 0.5,
     "fraction": 0.5,
 }
+_CLAIM = MechanismClaim(mechanism=_MECHANISM, delta=1e-5)
+_CURVE = bounds.less_noise(_CLAIM, share=0.5)
+_OF_CLAIMS = tuple(
+    getattr(bounds, name)
+    for name in ("claim_test", "check_claim", "claim_curve", "less_noise", "power", "trials_needed")
+)
 _OTHER = {
     bounds.one_run: {"evidence": _CANARIES},
     bounds.one_run_fdp: {"evidence": _CANARIES},
@@ -430,6 +436,7 @@ _OTHER = {
     OneRunScores: {"score": [0.5, 0.7]},
     bounds.dpsgd: {"evidence": _SCORED},
     bounds.anytime: {"counts": _COUNTS},
+    **{one: {"claim": _CLAIM, "share": 0.5, "alternative": _CURVE} for one in _OF_CLAIMS},
     records.Relation.parse: {"value": "replace"},
     records.Sampling.parse: {"value": "full"},
     estimates.Share.of: {"trials": 10},
@@ -439,7 +446,16 @@ PUBLIC: tuple[Callable[..., Any], ...] = (
     *(getattr(bounds, name) for name in ("anytime", "bayesian", "ceiling", "clopper_pearson", "count_guesses")),
     *(getattr(bounds, name) for name in ("dpsgd", "gdp", "lower_bound", "one_run", "one_run_fdp", "plan")),
     *(bounds.Bonferroni, bounds.Given, bounds.Guesses, bounds.HoldOut, bounds.Sup, bounds.AnytimeAudit),
-    *(standard.epsilon, standard.delta, standard.profile, standard.gdp_mu, standard.gdp_clt, standard.gdp_clt_delta),
+    *_OF_CLAIMS,
+    *(
+        standard.epsilon_at_least,
+        standard.epsilon,
+        standard.delta,
+        standard.profile,
+        standard.gdp_mu,
+        standard.gdp_clt,
+        standard.gdp_clt_delta,
+    ),
     *(standard.shuffle_epsilon, standard.shuffle_delta, full_batch.mu, full_batch.epsilon, full_batch.delta),
     *(last_iterate.epsilon, last_iterate.delta, last_iterate.worst, last_iterate.worst_delta, last_iterate.profile),
     *(counterexamples.regularized, counterexamples.zeroing, encoding.one_bit, encoding.linear),
@@ -468,8 +484,6 @@ def sane_arguments(function: Callable[..., Any]) -> dict[str, Any]:
             found[name] = known[name]
         elif parameter.default is parameter.empty:
             found[name] = 1
-    if function is bounds.dpsgd:
-        found |= {"sample_rate": 0.1, "steps": 10}
     return found
 
 

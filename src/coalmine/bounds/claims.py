@@ -49,6 +49,8 @@ _TIE = 1e-7
 _ALTERNATIVE = 0.5
 """The share of the claimed noise against which the likelihood statistic is made."""
 _MOST_TRIALS = 2_000_000
+_MOST_COPIES = 10_000
+_CLAIMS = (EpsilonClaim, MechanismClaim)
 _SEED = 0
 
 
@@ -78,6 +80,7 @@ def check_claim(claim: Claim, *, confidence: float) -> None:
         UnsupportedError: the mechanism has no known trade-off curve, or the confidence needs too many simulations.
 
     """
+    _validate.instance("claim", claim, _CLAIMS)
     _copies(1.0 - _validate.open_unit("confidence", confidence), 1000, _COPIES)
     if isinstance(claim, MechanismClaim):
         if claim.mechanism.sampling is Sampling.SHUFFLE:
@@ -90,6 +93,8 @@ def check_claim(claim: Claim, *, confidence: float) -> None:
 
 def claim_curve(claim: Claim, *, copies: int = 1) -> TradeOff:
     """The trade-off curve that the claim promises for worlds that differ in ``copies`` rows; never too high."""
+    _validate.instance("claim", claim, _CLAIMS)
+    copies = _validate.integer("copies", copies, at_least=1, at_most=_MOST_COPIES)
     if isinstance(claim, EpsilonClaim):
         return EpsilonDelta(delta=claim.delta, copies=copies).curve(claim.epsilon)
     return _of_copies(_mechanism_curve(claim.mechanism), copies)
@@ -114,7 +119,8 @@ def less_noise(claim: Claim, *, share: float) -> TradeOff:
     >>> float(less_noise(EpsilonClaim(epsilon=2.0, delta=1e-5), share=0.5)(0.5)) < 0.5
     True
     """
-    share = _validate.unit("share", share)
+    _validate.instance("claim", claim, _CLAIMS)
+    share = _validate.at_most("share", _validate.positive("share", share), 1.0)
     if isinstance(claim, EpsilonClaim):
         return GaussianCurve(mu=gaussian_mu(claim.epsilon, delta=claim.delta) / share)
     return _mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share))
@@ -139,8 +145,8 @@ def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int =
     True
 
     """
-    level = 1.0 - _validate.open_unit("confidence", confidence)
-    copies = _validate.integer("copies", copies, at_least=1)
+    _validate.instance("scores", scores, Scores)
+    level, copies = _checked(claim, confidence, copies)
     sizes = scores.world0.size, scores.world1.size
     null = _null(claim, copies, *sizes, _copies(level, sizes[0], _COPIES))
     values = null.scaled(errors_by_position(scores).false_negatives[None, :])[0]
@@ -180,7 +186,12 @@ def power(
     True
 
     """
-    return _power(claim, alternative, negatives, positives, 1.0 - confidence, copies, _COPIES)
+    level, copies = _checked(claim, confidence, copies)
+    sizes = [
+        _validate.integer(name, value, at_least=1, at_most=_MOST_TRIALS)
+        for name, value in (("negatives", negatives), ("positives", positives))
+    ]
+    return _power(claim, _curve(alternative), *sizes, level, copies, _COPIES)
 
 
 def trials_needed(
@@ -199,9 +210,12 @@ def trials_needed(
         An even number, within about 5 %.
 
     """
+    level, copies = _checked(claim, confidence, copies)
+    power = _validate.open_unit("power", power)
+    alternative = _curve(alternative)
 
     def enough(n: int) -> bool:
-        return _power(claim, alternative, n, n, 1.0 - confidence, copies, _FEW_COPIES) >= power
+        return _power(claim, alternative, n, n, level, copies, _FEW_COPIES) >= power
 
     low, high = 4, 8
     while not enough(high):
@@ -212,6 +226,19 @@ def trials_needed(
         middle = (low + high) // 2
         low, high = (low, middle) if enough(middle) else (middle, high)
     return 2 * high
+
+
+def _checked(claim: Claim, confidence: float, copies: int) -> tuple[float, int]:
+    """The level of the test, and the copies."""
+    _validate.instance("claim", claim, _CLAIMS)
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    return level, _validate.integer("copies", copies, at_least=1, at_most=_MOST_COPIES)
+
+
+def _curve(alternative: TradeOff) -> TradeOff:
+    if not callable(alternative):
+        raise _validate.reject("alternative", alternative, "a trade-off curve, as claim_curve and less_noise give one")
+    return alternative
 
 
 @functools.lru_cache(maxsize=256)

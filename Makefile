@@ -55,6 +55,7 @@ bench: $(VENV)/.test ## Run every benchmark, print ratios, write build/bench.jso
 
 coverage: $(VENV)/.test ## Measure the miss rate of every lower bound, rewrite docs/coverage.md
 	$(BIN)/python -m coalmine.bounds.coverage --output docs/coverage.md
+	$(BIN)/python -m coalmine.one_run.coverage --append docs/coverage.md
 
 fuzz: $(VENV)/.test ## Throw 10,000 generated bad inputs at every command, the config and the Python functions
 	$(BIN)/python tests/fuzz/fuzz_run.py --inputs 10000 --output build/fuzz.jsonl

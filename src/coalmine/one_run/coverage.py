@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -68,34 +71,43 @@ def numbers(canaries: int) -> tuple[tuple[int, int], ...]:
     return (chosen.guess_in, chosen.guess_out), (flagged, 0), (canaries // 2, canaries // 2)
 
 
-def measure(*, canaries: int = 1000, audits: int = 2000, runs: Sequence[int] = (1, 4)) -> list[Cell]:
+def measure(*, canaries: int = 1000, audits: int = 2000, runs: Sequence[int] = (1, 4), workers: int = 1) -> list[Cell]:
     """Every cell: mechanisms, numbers of guesses, methods, and how many runs are pooled.
 
     >>> cells = measure(canaries=40, audits=5, runs=(1,))
     >>> len(cells), all(cell.holds for cell in cells)
     (54, True)
     """
+    tasks = [(pooled, place, canaries, audits) for pooled in runs for place in range(len(one_runs(DELTA)))]
+    if workers == 1:
+        return [cell for task in tasks for cell in _measured(task)]
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        return [cell for cells in pool.map(_measured, tasks) for cell in cells]
+
+
+def _measured(task: tuple[int, int, int, int]) -> list[Cell]:
+    """The cells of one mechanism."""
+    pooled, place, canaries, audits = task
+    known = one_runs(DELTA)[place]
+    rng = np.random.default_rng([0x0E1, canaries, pooled])
+    seen = [audit(known, rng, canaries=canaries, runs=pooled) for _ in range(audits)]
     cells = []
-    for pooled in runs:
-        for known in one_runs(DELTA):
-            rng = np.random.default_rng([0x0E1, canaries, pooled])
-            seen = [audit(known, rng, canaries=canaries, runs=pooled) for _ in range(audits)]
-            for pair in numbers(canaries):
-                for method in METHODS:
-                    truth = known.gaussian_epsilon if method.endswith("(gdp)") else known.epsilon
-                    found = np.array([_bound(method, scores, pair) for scores in seen])
-                    cells.append(
-                        Cell(
-                            mechanism=known.name,
-                            method=method,
-                            guesses=pair,
-                            runs=pooled,
-                            audits=audits,
-                            misses=int(np.sum(found > truth)),
-                            truth=truth,
-                            mean=float(found.mean()),
-                        )
-                    )
+    for pair in numbers(canaries):
+        for method in METHODS:
+            truth = known.gaussian_epsilon if method.endswith("(gdp)") else known.epsilon
+            found = np.array([_bound(method, scores, pair) for scores in seen])
+            cells.append(
+                Cell(
+                    mechanism=known.name,
+                    method=method,
+                    guesses=pair,
+                    runs=pooled,
+                    audits=audits,
+                    misses=int(np.sum(found > truth)),
+                    truth=truth,
+                    mean=float(found.mean()),
+                )
+            )
     return cells
 
 
@@ -131,19 +143,31 @@ def _shown(cell: Cell) -> str:
     return text if cell.holds else f"**{text} ABOVE THE LEVEL**"
 
 
+_HEAD = """## One run as a game
+
+Made by `python -m coalmine.one_run.coverage`: {audits} audits a cell of {canaries} canaries, guesses fixed beforehand,
+in one run and in four runs that are pooled. A cell reads: miss rate [its 99 % interval]; mean bound.
+
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, and say whether every bound holds."""
     parser = argparse.ArgumentParser(prog="python -m coalmine.one_run.coverage", description=__doc__)
-    parser.add_argument("--output", type=Path, default=None, help="Markdown file; standard output if left out")
+    parser.add_argument(
+        "--append", type=Path, default=None, help="Markdown file to add to; standard output if left out"
+    )
     parser.add_argument("--canaries", type=int, default=1000)
     parser.add_argument("--audits", type=int, default=2000)
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     options = parser.parse_args(arguments)
-    cells = measure(canaries=options.canaries, audits=options.audits)
-    text = table(cells)
-    if options.output is None:
+    cells = measure(canaries=options.canaries, audits=options.audits, workers=options.workers)
+    text = _HEAD.format(audits=options.audits, canaries=options.canaries) + table(cells)
+    if options.append is None:
         sys.stdout.write(text)
     else:
-        options.output.write_text(text, encoding="utf-8")
+        with options.append.open("a", encoding="utf-8") as file:
+            file.write("\n" + text)
     return 0 if all(cell.holds for cell in cells) else 1
 
 

@@ -99,7 +99,13 @@ _WHERE = {name: room for room, names in _ROOMS.items() for name in names.split()
 def __getattr__(name: str) -> Any:
     """Names are loaded when they are asked for: the mathematics does without torch, and nobody waits for it."""
     if name in _WHERE:
-        return getattr(importlib.import_module(_WHERE[name]), name)
+        try:
+            return getattr(importlib.import_module(_WHERE[name]), name)
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] != "torch":
+                raise
+            hint = f"coalmine.{name} needs torch: install it with pip install 'coalmine[train]'"
+            raise ModuleNotFoundError(hint, name="torch") from error
     raise AttributeError(f"module 'coalmine' has no attribute {name!r}")
 
 

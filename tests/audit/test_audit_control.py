@@ -45,7 +45,7 @@ def test_where_it_costs_trainings_it_is_played_on_request(settings, play, tmp_pa
     assert after.strongest.run == before.strongest.run
     assert after.strongest.judgement.control is False
     assert after.verdict.outcome is Outcome.INCONCLUSIVE
-    assert any("stayed green" in reason for reason in after.verdict.reasons)
+    assert any("positive control was not caught" in reason for reason in after.verdict.reasons)
     assert runs(tmp_path) == [("clipbkd", 1.0), ("clipbkd", CONTROL)]
 
 

@@ -148,7 +148,7 @@ def test_a_control_that_stays_green_makes_it_inconclusive():
     found, (how,) = verdict(evidence(control=evidence(seed=1)))
     assert (found.outcome, how.control) == (Outcome.INCONCLUSIVE, False)
     assert how.share == 0.5  # by the number of trials alone it would have been consistent
-    assert "stayed green" in words(found)
+    assert "positive control was not caught" in words(found)
 
 
 def test_a_control_shows_that_a_weak_attack_is_not_blind():

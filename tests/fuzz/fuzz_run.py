@@ -29,8 +29,8 @@ from typing import Any
 
 MEMORY = 2**30
 """Bytes that a case may use beyond what is loaded already."""
-SECONDS = 10
-"""CPU seconds that a case may take."""
+SECONDS = 30
+"""CPU seconds that a case may take: no computation here takes half as long on a core of its own."""
 WAIT = 120
 """Seconds on the clock after which a case that does not use the CPU is ended."""
 _MOST_OUTPUT = 100_000

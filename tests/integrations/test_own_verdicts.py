@@ -100,14 +100,14 @@ def test_failing_with_the_canary_alone_may_be_the_refutation(tmp_path):
     assert "so whether a training fails gives the world away" in said(result)
 
 
-def test_every_training_of_one_world_failing_is_wrong_input(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"in world 1 failed \(train raised ValueError: four rows"):
-        play(tmp_path, own.train_refuses_the_canary, trials=64)
+def test_every_training_of_one_world_failing_is_the_largest_leak(tmp_path):
+    result = play(tmp_path, own.train_refuses_the_canary, trials=160)
+    assert result.verdict.outcome is Outcome.REFUTED
+    assert "0 of 80 trainings failed in world 0 and 80 of 80 in world 1" in said(result)
+    assert result.strongest.bound.epsilon > 1.0  # proved by which trainings failed
+    assert any("comes from which trainings failed" in note for note in result.strongest.notes)
     with Store.open(tmp_path / "trials.db") as store:
-        [run] = store.runs()
-        assert (run.trials, run.failed_trials) == (64, 32)  # what was found out is kept
-        with pytest.raises(InvalidInputError, match="every training of own training in world 1 failed"):
-            stored_result(store, run.fingerprint)
+        assert stored_result(store, result.strongest.run).to_json() == result.to_json()
 
 
 # ---- controls ---------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_a_control_that_stays_green_makes_it_inconclusive(tmp_path, fixed_seeds)
     result = play(tmp_path, control=own.right_again)
     assert result.verdict.outcome is Outcome.INCONCLUSIVE
     assert result.strongest.judgement.control is False
-    assert "stayed green" in result.in_words()
+    assert "positive control was not caught" in result.in_words()
 
 
 def test_a_control_does_not_share_trials_with_the_training(tmp_path, fixed_seeds):

@@ -43,6 +43,8 @@ SMALLEST, LARGEST = 1e-2, 1e6
 
 # σ is found to this relative accuracy.
 _TOLERANCE = 1e-6
+_MOST_STEPS = 10**6
+"""Of longer trainings the search for σ takes minutes and gigabytes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,7 @@ def noise_multiplier(
     (1.0, True)
     """
     target = _validate.positive("epsilon", epsilon)
+    _validate.integer("steps", steps, at_least=1, at_most=_MOST_STEPS)
     delta = _validate.open_unit("delta", delta)
     analysis = _validate.choice("analysis", analysis, ANALYSES)
     mechanism = DpSgd(sample_rate=sample_rate, noise_multiplier=1.0, steps=steps, sampling=sampling, relation=relation)

@@ -38,8 +38,8 @@ class AttackFacts:
     it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to the rung below it on the
     ladder of nasr-2021. ``log_odds``: its scores are log-odds of world 1. ``trained`` is False where scores are drawn
     from their known law without training. ``control`` is the share of the noise that was left where the attack is a
-    positive control, and 1 otherwise. ``several`` names the scores where a trial has more than one: each is an attack
-    by itself.
+    positive control (0: a twin that the user handed over), and 1 otherwise. ``several`` names the scores where a trial
+    has more than one: each is an attack by itself.
     """
 
     name: str

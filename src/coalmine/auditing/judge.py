@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special, stats
+from scipy import integrate, special, stats
 
 from coalmine import bounds
 from coalmine.auditing.facts import AttackFacts
@@ -26,7 +26,9 @@ from coalmine.theory.curves import gaussian_mu
 
 ENOUGH = 0.8
 """A training that leaks clearly more must have been refuted with this probability before a claim is consistent."""
-SHARES = (1 / 2, 1 / 3, 1 / 5, 1 / 10)
+LEAST_SHARE = 1 / 2
+"""A training with this share of the claimed noise leaks clearly more."""
+SHARES = (LEAST_SHARE, 1 / 3, 1 / 5, 1 / 10)
 """Shares of the claimed noise that are tried: the largest that would have been refuted is named."""
 _WORDS = {1 / 2: "half", 1 / 3: "a third", 1 / 5: "a fifth", 1 / 10: "a tenth"}
 _WRONG_WAY = 1e-3
@@ -89,8 +91,8 @@ class Judgement:
     @property
     def speaks(self) -> bool:
         """Whether this attack could have refuted a training that leaks clearly more."""
-        could = self.share is not None if self.control is None else self.control
-        return could and not self.doubts
+        enough = self.share is not None and self.share >= LEAST_SHARE
+        return (enough if self.control is None else self.control) and not self.doubts
 
 
 def check(claim: Claim | None, attacks: Sequence[AttackFacts], *, delta: float, confidence: float) -> None:
@@ -219,16 +221,28 @@ def _doubts(scores: Scores, failed: tuple[int, int], *, claim: Claim, copies: in
             "score the other sign"
         )
         return doubts
-    # A perfect attack on a training just as claimed would show a difference almost surely: so must this one.
-    mu = copies * gaussian_mu(epsilon_of(claim), delta=claim.delta)
-    expected = mu * math.sqrt(worlds[0] * worlds[1] / sum(worlds))
+    # A perfect attack on a training just as claimed would likely show a difference: so must this one.
+    allowed = _allowed(claim, copies)
+    expected = allowed * math.sqrt(worlds[0] * worlds[1] / sum(worlds))
+    least = float(special.ndtri(1.0 - _BLIND))
     blind = stats.mannwhitneyu(scores.world1, scores.world0, alternative="greater").pvalue > _BLIND
-    if blind and not caught and expected > 2.0 * float(special.ndtri(1.0 - _BLIND)):
+    if blind and not caught and expected > least:
+        enough = math.ceil((4.0 * least / allowed) ** 2)
         doubts.append(
-            "the scores do not tell the worlds apart at all, so they would hardly have shown a larger leak either: use "
-            "a stronger score or canary, or hand over a broken twin of the training as a control"
+            "the scores do not tell the worlds apart, so they would hardly have shown a larger leak either: use a "
+            "stronger score or canary, or hand over a broken twin of the training as a control"
+            + ("" if expected > 2.0 * least else f"; or ask for about {enough:,} trials")
         )
     return doubts
+
+
+def _allowed(claim: Claim, copies: int) -> float:
+    """d′ of a perfect attack on a training that just keeps the claim; for a claimed ε, on a Gaussian one."""
+    if isinstance(claim, EpsilonClaim):
+        return copies * gaussian_mu(claim.epsilon, delta=claim.delta)
+    alpha = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 2000), np.linspace(0.0, 1.0, 2001)]))
+    share = 1.0 - float(integrate.trapezoid(bounds.claim_curve(claim, copies=copies)(alpha), alpha))
+    return float(math.sqrt(2.0) * special.ndtri(share))
 
 
 def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Claim, confidence: float) -> Verdict:
@@ -244,19 +258,15 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
         reasons = [f"nothing that {_who(evidence)} saw contradicts the claim"]
         power = None
         if how.share is not None:
-            power = Power(alternative=f"a training with {_WORDS[how.share]} of this noise", probability=how.power)
+            power = Power(alternative=_less(claim, how.share), probability=how.power)
             reasons.append(
                 f"{power.alternative} would have been refuted with probability {_percent(how.power)} by an attack that "
                 f"loses nothing with as many trials as {one.attack.label} had"
             )
         if how.control:
-            left = one.control.attack.control if one.control else 0.5
-            reasons.append(
-                f"the positive control was caught: {one.attack.label} refuted the claim for the same training with "
-                f"{_WORDS.get(left, f'{left:g}')} of its noise"
-            )
+            reasons.append(f"the positive control was caught: {one.attack.label} refuted the claim for {_twin(one)}")
         else:
-            reasons += _strength(how, claim)
+            reasons += _strength(how, claim, copies=one.attack.copies_under(claim.relation))
         return Verdict(outcome=Outcome.CONSISTENT, confidence=confidence, reasons=tuple(reasons), power=power)
     return Verdict(
         outcome=Outcome.INCONCLUSIVE,
@@ -265,13 +275,29 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
     )
 
 
+def _less(claim: Claim, share: float) -> str:
+    """A training with less noise, in words."""
+    if isinstance(claim, EpsilonClaim):
+        return f"a Gaussian training with {_WORDS[share]} of the noise that just keeps the claim"
+    return f"a training with {_WORDS[share]} of this noise"
+
+
+def _twin(one: Evidence) -> str:
+    """What the positive control was."""
+    left = one.control.attack.control if one.control else LEAST_SHARE
+    if left == 0.0:
+        return "the broken twin of the training"
+    what = "training" if one.attack.trained else "mechanism (drawn from its law, nothing is trained)"
+    return f"the same {what} with {_WORDS.get(left, f'{left:g}')} of its noise"
+
+
 def _who(evidence: Sequence[Evidence]) -> str:
     return evidence[0].attack.label if len(evidence) == 1 else f"any of {len(evidence)} attacks"
 
 
 def _against(one: Evidence, how: Judgement, claim: Claim) -> str:
     """Why the claim is false."""
-    words = f"{one.attack.label} contradicts it with p = {how.p_value:.2g} (at most {how.level:.2g} refutes)"
+    words = f"{one.attack.label} contradicts it with p ≤ {how.p_value:.2g} (at most {how.level:.2g} refutes)"
     if how.test == "failures":
         worlds = np.bincount(one.trials.world, minlength=2)
         return (
@@ -289,9 +315,9 @@ def _against(one: Evidence, how: Judgement, claim: Claim) -> str:
     return words
 
 
-def _strength(how: Judgement, claim: Claim) -> list[str]:
+def _strength(how: Judgement, claim: Claim, *, copies: int) -> list[str]:
     """A word about an attack that is much weaker than the best that the claim allows."""
-    allowed = gaussian_mu(epsilon_of(claim), delta=claim.delta)
+    allowed = _allowed(claim, copies)
     if how.separation > 0.7 * allowed:
         return []
     return [
@@ -303,32 +329,29 @@ def _strength(how: Judgement, claim: Claim) -> list[str]:
 def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Claim, confidence: float) -> list[str]:
     """Why nothing can be said, and what would help."""
     reasons = []
-    if all(how.share is None for how in found):
+    shares = [how.share or 0.0 for how in found]
+    if max(shares) < LEAST_SHARE:
         one = max(evidence, key=lambda part: len(part.trials))
-        level = _level(confidence, len(evidence))
         needed = bounds.trials_needed(
             claim,
-            alternative=bounds.less_noise(claim, share=0.5),
+            alternative=bounds.less_noise(claim, share=LEAST_SHARE),
             power=ENOUGH,
-            confidence=1.0 - level,
+            confidence=1.0 - _level(confidence, len(evidence)),
             copies=one.attack.copies_under(claim.relation),
         )
+        seen = f"nothing but {_less(claim, max(shares))}" if max(shares) else "not even a tenth of the claimed noise"
         reasons.append(
-            f"with {len(one.trials)} trials not even a tenth of the claimed noise would have been refuted: "
-            + (
-                f"about {needed:,} trials would do to refute half of it"
-                if needed
-                else "use a claim about the mechanism"
-            )
+            f"with {len(one.trials)} trials {seen} would have been refuted: "
+            + (f"about {needed:,} trials would do for half of it" if needed else "use a claim about the mechanism")
         )
+    same: dict[str, list[str]] = {}
     for one, how in zip(evidence, found, strict=True):
-        reasons += [f"{one.attack.label}: {doubt}" for doubt in how.doubts]
+        for doubt in how.doubts:
+            same.setdefault(doubt, []).append(one.attack.label)
         if how.control is False:
-            reasons.append(
-                f"{one.attack.label}: the positive control stayed green: it did not refute the same training with less "
-                "noise either"
-            )
-    return reasons
+            words = f"the positive control was not caught: the claim was not refuted for {_twin(one)} either"
+            same.setdefault(words, []).append(one.attack.label)
+    return reasons + [f"{', '.join(labels)}: {words}" for words, labels in same.items()]
 
 
 def _percent(value: float) -> str:

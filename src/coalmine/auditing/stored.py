@@ -14,7 +14,7 @@ from coalmine.auditing.config import AuditConfig, FunctionConfig
 from coalmine.auditing.facts import AttackFacts, Subject, claim_from_dict, fingerprint, versions
 from coalmine.auditing.judge import Evidence, Judgement, judge
 from coalmine.auditing.promises import epsilon_of
-from coalmine.auditing.proof import prove, scores_of
+from coalmine.auditing.proof import failures_of, prove, scores_of
 from coalmine.auditing.results import AdversaryResult, AuditResult
 from coalmine.errors import InvalidInputError, StoreError
 from coalmine.identifiability import advantage, belief
@@ -99,6 +99,13 @@ def record_of(store: Store, prefix: str) -> AuditRecord:
             f"{dict(run.description).get('versions', {}).get('coalmine', 'of another version')} before the facts of an "
             "attack were kept with its trials, so it cannot be judged without guessing them: run the audit again"
         )
+    # An audit is named by what it is: a description that was changed afterwards no longer has its name.
+    name = fingerprint({key: value for key, value in found.items() if key != "versions"})
+    if all(one["fingerprint"] != name for one in store.audits()):
+        raise StoreError(
+            f"store {str(store.path)!r}: the description of this audit was damaged or changed; nothing was deleted: "
+            "restore the file from a copy, or run the audit again"
+        )
     return AuditRecord.from_dict(found)
 
 
@@ -157,13 +164,12 @@ def _evidence(store: Store, member: Member) -> Sequence[Evidence]:
     trials = store.scores(member.run, below=member.wanted)
     if min(np.sum(trials.world == 0), np.sum(trials.world == 1)) == 0:
         return []
-    for world in (0, 1):
-        if not np.isfinite(trials.score[trials.world == world]).any():
-            reason = next((one.reason for one in store.failures(member.run) if one.trial is not None), "no reason kept")
-            raise InvalidInputError(
-                f"every training of {member.attack.label} in world {world} failed ({reason}): nothing can be measured; "
-                "does the training accept this data set?"
-            )
+    if not np.isfinite(trials.score).any():
+        reason = next((one.reason for one in store.failures(member.run) if one.trial is not None), "no reason kept")
+        raise InvalidInputError(
+            f"every training of {member.attack.label} failed ({reason}): nothing can be measured; does the training "
+            "accept these data sets?"
+        )
     reasons = [(one.trial, one.reason) for one in store.failures(member.run) if one.trial is not None]
     control = next(iter(_evidence(store, member.control)), None) if member.control else None
     first = Evidence(
@@ -194,14 +200,24 @@ def _scored(trials: Trials, index: int, name: str) -> Trials:
 
 def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confidence: float) -> AdversaryResult:
     """What one attack proved."""
-    scores, subject, question = scores_of(one.trials), record.subject, record.config.audit
+    subject, question = record.subject, record.config.audit
     relation = record.claim.relation if record.claim else Relation.ADD_REMOVE
     mechanism = subject.mechanism
     if subject.own and isinstance(record.claim, MechanismClaim):
         mechanism = record.claim.mechanism
-    bound, others = prove(
-        scores, one.attack, delta=question.delta, confidence=confidence, relation=relation, mechanism=mechanism
+    # Failing is a result like any other: where something failed it has half the level, as in the judge.
+    parts = [scores_of(one.trials)] + ([failures_of(one.trials)] if any(one.failed) else [])
+    each = 1.0 - (1.0 - confidence) / len(parts)
+    proofs = [
+        prove(part, one.attack, delta=question.delta, confidence=each, relation=relation, mechanism=mechanism)
+        for part in parts
+    ]
+    by_failing = (
+        len(parts) == 2
+        and not one.attack.log_odds
+        and (how.refuted and how.test == "failures" if how else proofs[1][0].epsilon > proofs[0][0].epsilon)
     )
+    scores, (bound, others) = parts[by_failing], proofs[by_failing]
     beliefs = None
     if one.attack.log_odds:
         beliefs = persons.beliefs_of(
@@ -209,8 +225,10 @@ def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confid
         )
         others = (*others, *beliefs.estimates)
     notes = [*one.attack.notes, *one.reasons]
+    if by_failing:
+        notes.append("what is proved comes from which trainings failed (score 1), not from what the others scored")
     for index, world in enumerate((scores.world0, scores.world1)):
-        if np.ptp(world) == 0.0:
+        if np.ptp(world) == 0.0 and not by_failing:
             notes.append(f"all trainings in world {index} have the same score: does train use its seed?")
     return AdversaryResult(
         attack=one.attack,

@@ -225,6 +225,8 @@ class EpsilonDelta:
         """The curve of (kε, δ·(e^{kε} − 1)/(e^ε − 1))-DP: k rows, by group privacy."""
         if self.copies == 1:
             return EpsilonDeltaCurve(epsilon=theta, delta=self.delta)
+        if self.copies * theta > 700.0:  # e^700 is near the largest float, and e^350 times the smallest δ is above 1
+            return EpsilonDeltaCurve(epsilon=self.copies * theta, delta=1.0 if self.delta > 0.0 else 0.0)
         grown = self.copies if theta == 0.0 else math.expm1(self.copies * theta) / math.expm1(theta)
         return EpsilonDeltaCurve(epsilon=self.copies * theta, delta=min(1.0, self.delta * grown))
 

@@ -173,6 +173,8 @@ def choose_guesses(
         return [(evidence, "counts")]
     _refuse_independent(evidence)
     m = evidence.score.size
+    if tried is not None and not isinstance(tried, (tuple, list)):
+        raise _validate.reject("guess_numbers", tried, "pairs (highest guessed IN, lowest guessed OUT)")
     pairs = [default_guess_numbers(m)] if tried is None else list(tried)
     if not pairs or any(not isinstance(pair, (tuple, list)) or len(pair) != 2 for pair in pairs):
         raise _validate.reject("guess_numbers", tried, "pairs (highest guessed IN, lowest guessed OUT)")

@@ -35,6 +35,7 @@ def console() -> Console:
 
 
 _PLAIN_SIGNS = {
+    "⁻": "-",
     "λ": "lambda",
     "Λ": "Lambda",
     "≥": ">=",

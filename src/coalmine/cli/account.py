@@ -63,6 +63,8 @@ def account(
     )
     entries = {name: _entry(analysis, mechanism) for name, analysis in _analyses(delta, epsilon).items()}
     proved = entries["standard"]
+    if proved["kind"] == "unsupported":  # what all else here rests on
+        raise UnsupportedError(proved["reason"])
     counter = _counterexamples(mechanism, delta) if entries["last_iterate"]["kind"] == "heuristic" else {}
     risk = {"advantage": advantage.of_mechanism(mechanism), "belief": belief.from_epsilon(proved["epsilon"])}
     if as_json:

@@ -84,6 +84,9 @@ def audit(
             raise InvalidInputError("train is not allowed beside a config file or a preset: expected one of them")
         if any(one.startswith("audit.control=") for one in overrides):
             raise InvalidInputError("control is not allowed with train: expected --control-train module:function")
+        if device != "cpu" or data_dir is not None:
+            name = "device" if device != "cpu" else "data_dir"
+            raise InvalidInputError(f"{name} is not allowed with train: your own functions choose where they train")
         execution = configs.Execution(device=device, workers=workers)
         return run_own_training(
             (train, score, worlds),

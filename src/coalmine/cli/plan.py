@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import RelationName, SamplingName, underscored
+from coalmine.cli._options import RelationName, SamplingName, relation_named, underscored
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
+from coalmine.records import Relation
 
 if TYPE_CHECKING:
     from coalmine.bounds import Plan
@@ -49,6 +50,12 @@ def plan(
     with --sample-rate and --steps the DP-SGD whose noise just keeps it.
     """
     if one_run:
+        left_out = {"method": method, "family": family, "power": power != 0.8, "copies": copies != 1}
+        for name, given in left_out.items():
+            if given:
+                raise InvalidInputError(f"{name} is not allowed with one_run: expected it without --one-run")
+        if relation_named(relation) is not Relation.ADD_REMOVE:
+            raise InvalidInputError("relation is not allowed with one_run: canaries are added or left out")
         _plan_one_run(
             epsilon,
             delta,

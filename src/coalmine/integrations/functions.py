@@ -231,7 +231,7 @@ def _claimed(claim: Claim) -> dict[str, Any]:
 
 def _twin(facts: AttackFacts) -> AttackFacts:
     """The facts of the same attack on a broken twin of the training."""
-    return dataclasses.replace(facts, control=0.5, several=())
+    return dataclasses.replace(facts, control=0.0, several=())
 
 
 def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: float | None) -> AuditSection:

@@ -235,8 +235,8 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     caption = (
         "Each point on the blue line is a way to guess: how often it raises a false alarm, and how often it misses. "
         f"Further down and left is a better attack. The pale band holds the whole true line at {sure} confidence (a "
-        "Dvoretzky–Kiefer–Wolfowitz band). If the band lay wholly below the orange line somewhere, the promise would "
-        "be broken."
+        "Dvoretzky–Kiefer–Wolfowitz band). If the band lay wholly below the line of the lowest error rates permitted "
+        "somewhere, the promise would be broken."
     )
     if one.bound.copies > 1:
         caption += f" The promise is drawn for worlds that differ in {one.bound.copies} rows."

@@ -150,7 +150,9 @@ class Store:
     def audit(self, prefix: str) -> Mapping[str, Any] | None:
         """The description of the audit of that fingerprint, or of the last one used that has a run of that prefix."""
         with self._reading() as database:
-            row = database.execute("SELECT description FROM audit WHERE fingerprint = ?", (prefix,)).fetchone()
+            row = None
+            if isinstance(prefix, str) and prefix.isascii():
+                row = database.execute("SELECT description FROM audit WHERE fingerprint = ?", (prefix,)).fetchone()
             if row is None:
                 row = database.execute(
                     "SELECT description FROM audit JOIN member ON member.audit = audit.id WHERE member.run = ? "

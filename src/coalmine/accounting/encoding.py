@@ -19,7 +19,7 @@ from coalmine.records import DpSgd, Relation, Sampling, plain
 from coalmine.theory import bits
 
 _MOST_WORK = 80_000.0
-"""(1 + 6σ)·T: thresholds to try, times steps. It takes seconds."""
+"""(1 + 6σ)·T at tenths: thresholds to try, times steps. It takes seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,12 +59,12 @@ def one_bit(mechanism: DpSgd, *, delta: float, threshold: float | None = None, s
     delta = _check(mechanism, delta)
     q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps
     if threshold is None:
-        if (1.0 + 6.0 * sigma) * steps > _MOST_WORK:
+        step = _validate.positive("step", step)
+        if (1.0 + 6.0 * sigma) * steps * (bits.TENTHS / step) > _MOST_WORK:
             raise UnsupportedError(
                 f"the best threshold is not searched at noise_multiplier = {sigma:g} and {steps} steps, which takes "
-                "long: give a threshold, or use the form that keeps the values, linear"
+                "long: give a threshold or a larger step, or use the form that keeps the values, linear"
             )
-        step = _validate.positive("step", step)
         threshold, value = bits.best_threshold(
             sample_rate=q, noise_multiplier=sigma, steps=steps, delta=delta, step=step
         )

@@ -28,7 +28,7 @@ from coalmine.theory.rates import upper_limit
 
 _MOST_CANARIES = {ONE_RUN.name: 2**18, ONE_RUN_FDP.name: 2**14}
 _MOST_EPSILON = 700.0  # beyond it e^ε is no floating-point number
-_MOST_TRIALS = 10_000_000
+_MOST_TRIALS = 1_000_000
 _SIMULATED_AUDITS = 1999
 
 

@@ -247,6 +247,8 @@ def summary(
     >>> summary(Scores([-2.5, 1.0], [0.5, 0.0]), epsilon=2.2, delta=0.001, relation="replace", promised=True).advantage
     0.25
     """
+    if epsilon != math.inf:
+        epsilon = _validate.non_negative("epsilon", epsilon)
     if losses is not None and not (isinstance(losses, tuple | list) and len(losses) == 2):
         raise _validate.reject("losses", losses, "a pair: the losses in world 0 and in world 1")
     found = [

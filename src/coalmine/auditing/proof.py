@@ -11,7 +11,10 @@ from coalmine import bounds
 from coalmine.auditing.facts import AttackFacts
 from coalmine.bounds import claim_curve as claim_curve
 from coalmine.bounds.methods import METHODS as METHODS
-from coalmine.records import DpSgd, Estimate, LowerBound, Relation, Scores
+from coalmine.bounds.one_run import Guesses as Guesses
+from coalmine.one_run.design import Design
+from coalmine.one_run.judge import free_method, lower_bounds
+from coalmine.records import DpSgd, Estimate, LowerBound, OneRunScores, Relation, Scores
 from coalmine.roles import View
 from coalmine.store import Trials
 
@@ -39,6 +42,15 @@ def log_odds_of(trials: Trials) -> Scores:
 def failures_of(trials: Trials) -> Scores:
     """1 for each training that failed and 0 for the others: failing is a result too, and may tell the worlds apart."""
     return _by_world(trials, np.isnan(trials.score).astype(np.float64))
+
+
+def coins_of(trials: Trials) -> OneRunScores:
+    """The canaries of one training, or of several: the world of each is its coin. A training that failed says nothing,
+    so its canaries get the middle of all scores.
+    """
+    values = trials.score
+    middle = float(np.median(values[np.isfinite(values)]))
+    return OneRunScores(trials.world == 1, np.where(np.isfinite(values), values, middle), trials.trial.astype(str))
 
 
 def _by_world(trials: Trials, values: NDArray[np.float64]) -> Scores:
@@ -85,6 +97,15 @@ def prove(
     first = found[0]
     assert isinstance(first, LowerBound)
     return first, tuple(found[1:])
+
+
+def prove_one_run(
+    scores: OneRunScores, *, design: Design
+) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
+    """The bound that assumes nothing, by the method that was the better one before a score was seen; then all others."""
+    found = lower_bounds(scores, design=design)
+    first = next(bound for bound in found if bound.method == free_method(design))
+    return first, tuple(bound for bound in found if bound is not first)
 
 
 def grown(scores: Scores, bound: LowerBound) -> list[LowerBound]:

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
-from coalmine.errors import CoalmineError, InvalidInputError, UnsupportedError
+from coalmine.adversaries import ManyCanaries
+from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.one_run import seal
 from coalmine.one_run.canaries import (
     KINDS,
@@ -24,6 +25,7 @@ from coalmine.one_run.canaries import (
     random_directions,
 )
 from coalmine.one_run.scorers import GradientScores, Movement, OutputScores
+from coalmine.one_run.trainings import Trainings
 from coalmine.records import DpSgd, OneRunScores, Sampling
 from coalmine.training import (
     Dataset,
@@ -57,7 +59,7 @@ class Price:
 class Played:
     """One training with canaries, or several pooled: coins and scores of all canaries, and what the canaries cost.
 
-    ``seconds`` is the time of the trainings with canaries; ``failures`` says which of them broke off, and why.
+    ``seconds`` is the time of the trainings with canaries.
     """
 
     scores: OneRunScores
@@ -119,20 +121,30 @@ def play(
         raise _validate.reject("references", references, "0 for gradients: their score needs no reference")
     secret = seal.new_secret() if seed is None else _derived(_validate.integer("seed", seed, at_least=0))
     fingerprint = "one run " + (hashlib.sha256(secret).hexdigest() if seed is None else str(seed))
-    scorer = _scorer(network, base, training, canaries, knows_batches=knows_batches, test=test)
     sigma = training.noise_multiplier * _validate.non_negative("noise", noise)
-    really = dataclasses.replace(training, noise_multiplier=sigma)
-    table = _Table(network, base, really, canaries, scorer, fingerprint, device)
+    table = Trainings(
+        network=network,
+        base=base,
+        training=dataclasses.replace(training, noise_multiplier=sigma),
+        attack=attack_of(
+            canaries,
+            network=network,
+            base=base,
+            training=training,
+            runs=times,
+            references=extra,
+            knows_batches=knows_batches,
+            test=test,
+        ),
+        fingerprint=fingerprint,
+        device=device,
+    )
     start = time.perf_counter()
     ids = [seal.make_ids("run", canaries=canaries.number, part=part) for part in range(1, times + 1)]
     flips = [seal.coins(secret, names) for names in ids]
     found = [table.run(coins, trial=part) for part, coins in enumerate(flips, start=1)]
     seconds = time.perf_counter() - start
-    scores = np.stack([each[:-1] for each in found])
-    if extra:
-        rng = np.random.default_rng([0x5EF, *secret])
-        others = [table.run(rng.random(canaries.number) < 0.5, trial=times + 1 + part) for part in range(extra)]
-        scores = scores - np.mean([each[:-1] for each in others], axis=0)
+    scores = np.stack([table.compared(each[:-1]) for each in found])
     price = None
     if test is not None:
         plain = [table.run(None, trial=part) for part in range(1, times + 1)]
@@ -274,26 +286,46 @@ def expected_attack(canaries: Canaries, *, mechanism: DpSgd) -> float | None:
     return mechanism.sample_rate * math.sqrt(mechanism.steps) / mechanism.noise_multiplier
 
 
-def _scorer(
+def attack_of(
+    canaries: Canaries,
+    *,
     network: Network,
     base: Dataset,
     training: TrainingConfig,
-    canaries: Canaries,
-    *,
-    knows_batches: bool,
-    test: Dataset | None,
-) -> GradientScores | OutputScores:
-    """Who scores these canaries."""
+    runs: int = 1,
+    references: int = 0,
+    knows_batches: bool = True,
+    test: Dataset | None = None,
+    **choice: Any,
+) -> ManyCanaries:
+    """The attack with these canaries: rows are scored by the final model, gradients by every step.
+
+    Args:
+        canaries: Rows or gradients.
+        network: What is trained.
+        base: The rows that are always there.
+        training: How it is claimed to be trained.
+        runs: As in :func:`play`.
+        references: As in :func:`play`.
+        knows_batches: As in :func:`play`.
+        test: Test rows, for the accuracy.
+        choice: How guesses are chosen, and notes: as in :class:`~coalmine.adversaries.ManyCanaries`.
+
+    Returns:
+        The attack.
+    """
+    common: dict[str, Any] = {"runs": runs, "references": references, "training": training, **choice}
     if isinstance(canaries, RowCanaries):
         if canaries.y is None:
             raise InvalidInputError("canaries have no labels: our trainer trains classifiers, which need them")
-        return OutputScores(canaries, test=test)
+        rows = ExampleCanary(canaries.x, canaries.y)
+        return ManyCanaries(canaries=rows, scorer=OutputScores(canaries, test=test), groups=canaries.y, **common)
     size = parameter_count(network)
     if canaries.parameters != size:
         raise InvalidInputError(
             f"canaries are for {canaries.parameters} parameters: expected {size}, as the network has"
         )
-    return GradientScores(
+    scorer = GradientScores(
         canaries,
         mechanism=mechanism_of(training, rows=base.rows),
         clip=training.clip,
@@ -301,46 +333,8 @@ def _scorer(
         knows_batches=knows_batches,
         test=test,
     )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Table:
-    """Everything but the coins of one training."""
-
-    _network: Network
-    _base: Dataset
-    _training: TrainingConfig
-    _canaries: Canaries
-    _observer: Any
-    _fingerprint: str
-    _device: str
-
-    def run(self, included: NDArray[np.bool_] | None, *, trial: int) -> Array:
-        """One training with these canaries (with none if None): a score for each canary, and the accuracy."""
-        inside = np.zeros(self._canaries.number, dtype=np.bool_) if included is None else included
-        canary: ExampleCanary | GradientRows | None = None
-        if inside.any():
-            chosen = self._canaries.take(inside)
-            if isinstance(chosen, GradientCanaries):
-                canary = GradientRows(chosen.indices, chosen.values * self._training.clip)
-            else:
-                assert chosen.y is not None
-                canary = ExampleCanary(chosen.x, chosen.y)
-        done = train(
-            self._network,
-            neighbours=Neighbours(self._base, canary=canary),
-            config=self._training,
-            fingerprint=self._fingerprint,
-            trials=[trial],
-            worlds=[1],
-            observer=self._observer,
-            device=self._device,
-        )
-        if done.failures or done.scores is None:
-            raise CoalmineError(f"the training broke off: {next(iter(done.failures.values()), 'no score was given')}")
-        found = done.scores[0]
-        assert math.isfinite(found.sum())
-        return np.asarray(found)
+    gradients = GradientRows(canaries.indices, canaries.values * training.clip)
+    return ManyCanaries(canaries=gradients, scorer=scorer, **common)
 
 
 def _derived(seed: int) -> bytes:

@@ -119,6 +119,30 @@ def lower_bounds(scores: OneRunScores, *, design: Design) -> tuple[LowerBound, .
     return (one_run_dpsgd(scores, mechanism=design.claim.mechanism, **common), *free)
 
 
+def free_method(design: Design) -> str:
+    """Of the methods that assume nothing about the training, the one that is expected to prove more by these guesses.
+
+    It is known before a score is: the claim and the numbers of guesses decide it.
+
+    >>> from coalmine.one_run.design import design
+    >>> free_method(design(EpsilonClaim(epsilon=2.0, delta=1e-5), canaries=1000))
+    'one_run'
+    """
+    named = {"one_run": "one_run", "one_run_fdp": "one_run_fdp_epsilon_delta"}
+    if isinstance(design.claim, EpsilonClaim):
+        return named[design.method]
+    pair, law = (design.guess_in, design.guess_out), choosing.leak(design.claim)
+    said = EpsilonClaim(epsilon=1.0, delta=design.claim.delta)  # a claim of this kind: its ε plays no part
+    return named[
+        max(
+            named,
+            key=lambda name: choosing.expected_bound(
+                said, law, design.canaries, pair, method=name, level=design.level
+            ),
+        )
+    ]
+
+
 def separation_of(scores: OneRunScores) -> float:
     """μ = √2·Φ⁻¹(A) of the scores, A the share of pairs in which the canary that was in scores higher; at least 0.
 

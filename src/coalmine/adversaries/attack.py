@@ -135,7 +135,9 @@ class ManyCanaries:
     out, then the model's accuracy. ``runs`` trainings are pooled. ``references`` are trainings of the attacker's own
     with coins of its own, whose mean score of each canary is taken off; ``groups`` are canaries that a model as a whole
     favours or disfavours together (those of one label, say): within each, the scores of one training are brought to
-    median 0 and interquartile range 1. ``training`` stands in for the scene's, as in :class:`Attack`. How guesses are chosen for the claim: ``expected`` is μ of the attack (None: the best there is),
+    median 0 and interquartile range 1. ``training`` stands in for the scene's, as in :class:`Attack`.
+
+    How guesses are chosen for the claim: ``expected`` is μ of the attack (None: the best there is),
     ``aim`` is "refute" or "bound", and ``guess_in`` and ``guess_out`` are numbers that are fixed by hand.
     """
 

@@ -21,8 +21,8 @@ from coalmine.auditing.proof import coins_of, failures_of, scores_of
 from coalmine.errors import InvalidInputError
 from coalmine.game import ACCURACY
 from coalmine.one_run import guesses as guessing
-from coalmine.one_run.judge import judge as judge_guesses
 from coalmine.one_run.design import Design
+from coalmine.one_run.judge import judge as judge_guesses
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Outcome, Power, Relation, Scores, Verdict
 from coalmine.store import Trials
 from coalmine.theory.curves import gaussian_mu
@@ -349,8 +349,8 @@ def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Cl
         one = max(evidence, key=lambda part: len(part.trials))
         if one.design is not None:
             return [
-                f"with {len(one.trials)} canaries not even a tenth of the claimed noise would have been refuted: coalmine "
-                "plan --one-run says how many would do"
+                f"with {len(one.trials)} canaries not even a tenth of the claimed noise would have been refuted: "
+                "coalmine plan --one-run says how many would do"
             ]
         level = _level(confidence, len(evidence))
         needed = bounds.trials_needed(

@@ -12,6 +12,7 @@ from coalmine.auditing.facts import AttackFacts
 from coalmine.bounds import claim_curve as claim_curve
 from coalmine.bounds.methods import METHODS as METHODS
 from coalmine.bounds.one_run import Guesses as Guesses
+from coalmine.errors import UnsupportedError
 from coalmine.one_run.design import Design
 from coalmine.one_run.judge import free_method, lower_bounds
 from coalmine.records import DpSgd, Estimate, LowerBound, OneRunScores, Relation, Scores
@@ -72,6 +73,11 @@ def prove(
     of DP-SGD, and for one who sees no more than the final model those of its last iterate too. For worlds that differ
     by replaced rows there are bounds per row replaced and per row added or removed.
     """
+    if attack.runs:
+        raise UnsupportedError(
+            f"the trials of {attack.label} are canaries of one training, which may depend on each other: they are read "
+            "by guesses (prove_one_run), not as independent trials"
+        )
     kinds = [relation]
     if attack.relation is Relation.REPLACE:
         kinds.append(Relation.ADD_REMOVE if relation is Relation.REPLACE else Relation.REPLACE)
@@ -99,10 +105,8 @@ def prove(
     return first, tuple(found[1:])
 
 
-def prove_one_run(
-    scores: OneRunScores, *, design: Design
-) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
-    """The bound that assumes nothing, by the method that was the better one before a score was seen; then all others."""
+def prove_one_run(scores: OneRunScores, *, design: Design) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
+    """The bound that assumes nothing, by the method that looked better before a score was seen; then all others."""
     found = lower_bounds(scores, design=design)
     first = next(bound for bound in found if bound.method == free_method(design))
     return first, tuple(bound for bound in found if bound is not first)

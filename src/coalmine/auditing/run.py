@@ -17,10 +17,10 @@ from coalmine.auditing.one_run import OneRunGame
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.setting import GivenData, Setting, prepare
 from coalmine.auditing.stored import AuditRecord, Member, conclude
+from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Engine, Watcher, blocks_for, play
 from coalmine.game.built_in import BuiltInTask
 from coalmine.game.engines import LocalEngine
-from coalmine.errors import InvalidInputError
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, plain
 from coalmine.roles import View
 from coalmine.store import Store, Trials

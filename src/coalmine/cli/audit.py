@@ -27,8 +27,8 @@ def audit(
     adversary: Annotated[
         list[str] | None,
         typer.Option(
-            help="Who attacks, instead of the config's: clipbkd, or with options one-run-white-box:canaries=5000,runs=2 "
-            "(repeatable)."
+            help="Who attacks, instead of the config's: clipbkd, or with options "
+            "one-run-white-box:canaries=5000,runs=2 (repeatable)."
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Trials for each adversary, both worlds together.")] = None,
@@ -105,7 +105,12 @@ def audit(
             json=json,
             report=report,
         )
-    own: dict[str, object] = {"worlds": worlds, "timeout": timeout, "claim_dpsgd": claim_dpsgd, "control_train": control_train}
+    own = {
+        "worlds": worlds,
+        "timeout": timeout,
+        "claim_dpsgd": claim_dpsgd,
+        "control_train": control_train,
+    }
     for name, value in own.items():
         if value is not None:
             raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")

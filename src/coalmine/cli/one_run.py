@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,6 +136,7 @@ def judge(
     control_scores: Annotated[list[Path] | None, typer.Option("--control-scores", help="Its scores.")] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
     as_json: Json = False,
 ) -> int:
     """Open the seal and judge the scores. Exit code 0: consistent, 1: refuted, 2: bad input, 3: inconclusive."""
@@ -147,7 +149,7 @@ def judge(
     if control_run is not None and control_scores is not None:
         control = judge_control(control_run, scores=control_scores).scores
     result = judge_folder(run, scores=scores, manifest=manifest, seal=seal, digest=digest, control=control)
-    return _finish(result, None, section=section, figure=figure, as_json=as_json)
+    return _finish(result, None, section=section, figure=figure, report=report, as_json=as_json)
 
 
 @one_run.command("play")
@@ -188,6 +190,7 @@ def play(
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
     as_json: Json = False,
 ) -> int:
     """Train once with canaries on our own trainer, and judge its claim. Exit codes as for judge."""
@@ -232,8 +235,8 @@ def play(
     }
     played = game.play(setting.network, noise=noise_factor, test=setting.test if price else None, **common)
     against = game.play(setting.network, noise=0.5, **common).scores if control else None
-    result = judged(played.scores, design=plan, control=against)
-    return _finish(result, played, section=section, figure=figure, as_json=as_json)
+    result = dataclasses.replace(judged(played.scores, design=plan, control=against), runs=runs)
+    return _finish(result, played, section=section, figure=figure, report=report, as_json=as_json)
 
 
 def claim_of(
@@ -329,7 +332,13 @@ def _class_count(y: NDArray[Any]) -> int:
 
 
 def _finish(
-    result: OneRunResult, played: Played | None, *, section: Path | None, figure: Path | None, as_json: bool
+    result: OneRunResult,
+    played: Played | None,
+    *,
+    section: Path | None,
+    figure: Path | None,
+    report: Path | None,
+    as_json: bool,
 ) -> int:
     """Print the result, write what was asked for, and give the exit code."""
     from coalmine.one_run import section as section_of
@@ -337,12 +346,14 @@ def _finish(
     price = None
     if played is not None and played.price is not None:
         price = {"with_canaries": played.price.with_canaries, "without": played.price.without}
-    if section is not None or figure is not None:
+    if section is not None or figure is not None or report is not None:
         tree = section_of(result, price=price)
         if section is not None:
             _write_json(section, tree)
         if figure is not None:
             _draw(figure, tree)
+        if report is not None:
+            _write_page(report, tree)
     if as_json:
         print_json({**result.to_dict(), "price": price})
     else:
@@ -371,6 +382,15 @@ def _draw(path: Path, tree: dict[str, Any]) -> None:
         path.write_bytes(render.as_bytes(one_run.scores(tree), kind))
     except OSError as error:
         raise InvalidInputError(f"figure = {str(path)!r} cannot be written: {error.strerror}") from None
+
+
+def _write_page(path: Path, tree: dict[str, Any]) -> None:
+    from coalmine.report import check_packages, write_text
+
+    check_packages()
+    from coalmine.report import one_run
+
+    write_text(one_run.page(tree), path)
 
 
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:

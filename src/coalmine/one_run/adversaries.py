@@ -42,6 +42,14 @@ class _OneRun:
             if getattr(self, name) is not None:
                 _validate.integer(name, getattr(self, name), at_least=0)
 
+    @staticmethod
+    def _check(scene: Scene) -> None:
+        """Refuse a training that is not that of many rows."""
+        if scene.training.noise_scale != "clip":
+            raise UnsupportedError(
+                "noise_scale = 'local' does not fit one run: it hides one row, and here are many; expected 'clip'"
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OneRunBlackBox(_OneRun):
@@ -76,6 +84,7 @@ class OneRunBlackBox(_OneRun):
 
     def craft(self, scene: Scene) -> ManyCanaries:
         """Choose the rows, and the first model."""
+        self._check(scene)
         scene.require_learning("one-run-black-box")
         training = scene.training
         if self.start == "known" and isinstance(training.initialization, Glorot):
@@ -130,6 +139,7 @@ class OneRunWhiteBox(_OneRun):
 
     def craft(self, scene: Scene) -> ManyCanaries:
         """Choose the gradients."""
+        self._check(scene)
         chosen = make_canaries(
             self.kind,
             network=scene.network,
@@ -156,10 +166,6 @@ def _attack(
     knows_batches: bool = True,
 ) -> ManyCanaries:
     """The attack with these canaries on this scene."""
-    if training.noise_scale != "clip":
-        raise UnsupportedError(
-            "noise_scale = 'local' does not fit one run: it hides one row, and here are many; expected 'clip'"
-        )
     return attack_of(
         chosen,
         network=scene.network,

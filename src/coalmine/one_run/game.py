@@ -249,7 +249,8 @@ def make_canaries(
     names = tuple(name for name in KINDS if name != "random_tokens")
     kind = _validate.choice("kind", kind, names)
     if kind == "dirac":
-        places = -(-_validate.integer("number", number, at_least=1) // per_coordinate)
+        most = parameter_count(network) * _validate.integer("per_coordinate", per_coordinate, at_least=1)
+        places = -(-_validate.integer("canaries", number, at_least=1, at_most=most) // per_coordinate)
         quiet = quiet_parameters(network, base=base, training=training, number=places, seed=seed)
         return dirac(
             parameters=parameter_count(network),

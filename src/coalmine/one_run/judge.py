@@ -28,7 +28,7 @@ class OneRunResult:
 
     ``bounds`` begin with that of the method that decides; each of them holds at the design's confidence on its own.
     ``separation`` is μ of the attack as it was: scores as far apart as N(0, 1) and N(μ, 1), from how often a canary
-    that was in scores above one that was out.
+    that was in scores above one that was out. ``runs`` trainings were pooled.
     """
 
     design: Design
@@ -38,6 +38,7 @@ class OneRunResult:
     separation: float
     verdict: Verdict
     bounds: tuple[LowerBound, ...]
+    runs: int = 1
 
     @property
     def epsilon(self) -> float:
@@ -48,6 +49,7 @@ class OneRunResult:
         """As plain JSON types, without the scores."""
         return {
             "kind": "one_run",
+            "runs": self.runs,
             "design": self.design.to_dict(),
             "guesses": plain(dataclasses.asdict(self.guesses)),
             "p_value": plain(self.p_value),
@@ -136,9 +138,7 @@ def free_method(design: Design) -> str:
     return named[
         max(
             named,
-            key=lambda name: choosing.expected_bound(
-                said, law, design.canaries, pair, method=name, level=design.level
-            ),
+            key=lambda name: choosing.expected_bound(said, law, design.canaries, pair, method=name, level=design.level),
         )
     ]
 

@@ -315,6 +315,7 @@ def judge_folder(
                 "new run"
             )
         result = judge(joined, design=opened.design, control=control)
+        result = dataclasses.replace(result, runs=int(opened.tree["runs"]))
         if opened.judged is None:
             judged = {
                 "scores": mark,

@@ -274,9 +274,7 @@ class Store:
             )
             return {row["block"] for row in rows}
 
-    def scores(
-        self, fingerprint: str, *, below: int | None = None, blocks: Collection[int] | None = None
-    ) -> Trials:
+    def scores(self, fingerprint: str, *, below: int | None = None, blocks: Collection[int] | None = None) -> Trials:
         """The stored trials in the order of the trial index; with ``below`` only those with a smaller index, with
         ``blocks`` those of these blocks alone.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coalmine.one_run import Canaries, OneRunResult
-    from coalmine.one_run.game import Played
+    from coalmine.one_run.game import Played, Price
     from coalmine.records import Claim
 
 one_run = typer.Typer(help="An audit that costs one training: many canaries, a fair coin for each.")
@@ -419,23 +419,62 @@ def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     print_lines([*lines, "Assumed:", *(f"- {words}" for words in result.bounds[0].assumptions)])
 
 
+def _prices(
+    priced: tuple[Path | None, str | None, str, str | None] | None, sizes: tuple[int, ...]
+) -> list[Price | None]:
+    """What each number of canaries costs in the setting of a config; nothing where there is none."""
+    if priced is None:
+        return [None] * len(sizes)
+    from coalmine.auditing import config as configs
+    from coalmine.auditing import setting as settings
+    from coalmine.one_run import game
+
+    path, preset, kind, data_dir = priced
+    setting = settings.prepare(configs.load(path, preset=preset), data_dir=data_dir)
+    if setting.test is None:
+        raise InvalidInputError("this data has no test rows: expected data with some, for the accuracy")
+    found = game.prices(
+        setting.network, base=setting.base, training=setting.training, test=setting.test, kind=kind, sizes=sizes
+    )
+    return list(found)
+
+
 def show_plan(
-    claim: Claim, *, confidence: float, attack_epsilon: float | None, canaries: list[int] | None, as_json: bool
+    claim: Claim,
+    *,
+    confidence: float,
+    attack_epsilon: float | None,
+    canaries: list[int] | None,
+    priced: tuple[Path | None, str | None, str, str | None] | None,
+    as_json: bool,
 ) -> None:
     """``coalmine plan --one-run``: what m canaries are worth for a claim."""
     from coalmine.one_run import forecasts, least_canaries, planning
 
     attack = _attack_mu(attack_epsilon, delta=claim.delta)
     sizes = tuple(canaries) if canaries else planning.SIZES
+    prices = _prices(priced, sizes)
     found = forecasts(claim, sizes=sizes, confidence=confidence, attack=attack)
     least = least_canaries(claim, confidence=confidence, attack=attack)
     if as_json:
-        print_json({"claim": claim.to_dict(), "least": least, "forecasts": [each.to_dict() for each in found]})
+        rows = [
+            {**each.to_dict(), "price": None if price is None else dataclasses.asdict(price)}
+            for each, price in zip(found, prices, strict=True)
+        ]
+        print_json({"claim": claim.to_dict(), "least": least, "forecasts": rows})
         return
     words = "the best attack there is" if attack_epsilon is None else f"an attack worth {attack_epsilon:g}"
     print_table(
         f"What one run proves at delta = {claim.delta:g}, confidence {100 * confidence:g} %, by {words}",
-        ("canaries", "guesses IN / OUT", "expected ε", "ceiling", "refutes noise up to", "half the noise refuted"),
+        (
+            "canaries",
+            "guesses IN / OUT",
+            "expected ε",
+            "ceiling",
+            "refutes noise up to",
+            "half the noise refuted",
+            *(["accuracy with / without"] if priced else []),
+        ),
         [
             (
                 str(each.canaries),
@@ -444,15 +483,16 @@ def show_plan(
                 number(each.ceiling, 2),
                 "–" if each.noise is None else f"{each.noise:.2f} of the claimed",
                 f"{each.half:.0%}",
+                *([] if price is None else [f"{price.with_canaries:.1%} / {price.without:.1%}"]),
             )
-            for each in found
+            for each, price in zip(found, prices, strict=True)
         ],
     )
     enough = "more than 200,000" if least is None else str(least)
     print_lines(
         [
             f"Half the claimed noise is refuted in 80 % of audits by {enough} canaries.",
-            "Computed for canaries that do not disturb each other; a real attack proves less. 'coalmine one-run play' "
-            "measures what they cost in accuracy.",
+            "Computed for canaries that do not disturb each other; a real attack proves less."
+            + ("" if priced else " With --config or --preset: what they cost in accuracy."),
         ]
     )

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def play(
     extra = _validate.integer("references", references, at_least=0)
     if extra and isinstance(canaries, GradientCanaries):
         raise _validate.reject("references", references, "0 for gradients: their score needs no reference")
-    secret = seal.new_secret() if seed is None else _derived(_validate.integer("seed", seed, at_least=0))
+    secret = seal.new_secret() if seed is None else seal.derived(_validate.integer("seed", seed, at_least=0))
     fingerprint = "one run " + (hashlib.sha256(secret).hexdigest() if seed is None else str(seed))
     sigma = training.noise_multiplier * _validate.non_negative("noise", noise)
     table = Trainings(
@@ -158,6 +159,46 @@ def play(
         price=price,
         seconds=seconds,
     )
+
+
+def prices(
+    network: Network,
+    *,
+    base: Dataset,
+    training: TrainingConfig,
+    test: Dataset,
+    kind: str = "dirac",
+    sizes: Sequence[int],
+    device: str = "cpu",
+) -> tuple[Price, ...]:
+    """What m canaries cost in accuracy, for several m: a training with half of them in each, and one without any.
+
+    Args:
+        network: What is trained.
+        base: The rows.
+        training: How it is trained.
+        test: Rows on which right answers are counted.
+        kind: As in :func:`make_canaries`.
+        sizes: Numbers of canaries.
+        device: "cpu" or "cuda".
+
+    Returns:
+        A price for each size; start, batches of other rows and noise are the same in all trainings.
+    """
+    found: list[Price] = []
+    for number in sizes:
+        chosen = make_canaries(kind, network=network, base=base, training=training, number=number, held_out=test)
+        table = Trainings(
+            network=network,
+            base=base,
+            training=training,
+            attack=attack_of(chosen, network=network, base=base, training=training, test=test),
+            fingerprint="price of canaries",
+            device=device,
+        )
+        without = found[0].without if found else float(table.run(None, trial=0)[-1])
+        found.append(Price(with_canaries=float(table.run(table.flips(0), trial=0)[-1]), without=without))
+    return tuple(found)
 
 
 def mechanism_of(training: TrainingConfig, *, rows: int) -> DpSgd:
@@ -336,8 +377,3 @@ def attack_of(
     )
     gradients = GradientRows(canaries.indices, canaries.values * training.clip)
     return ManyCanaries(canaries=gradients, scorer=scorer, **common)
-
-
-def _derived(seed: int) -> bytes:
-    """A secret from a seed, for games that must be repeatable."""
-    return hashlib.sha256(f"coalmine one run {seed}".encode()).digest()

@@ -14,7 +14,7 @@ from coalmine.one_run.guesses import AIMS
 from coalmine.roles import View
 from coalmine.training import GivenWeights, Glorot, TrainingConfig, glorot
 
-ROWS = ("low_variance", "blank", "extreme", "mislabeled")
+ROWS = ("low_variance", "blank", "extreme", "mislabeled", "random_tokens")
 GRADIENTS = ("dirac", "random_directions")
 NO_SCORE = ("runs", "aim", "guess_in", "guess_out")
 """Options that say how canaries are pooled and guessed: they shape no score, so that runs can be used again."""
@@ -55,10 +55,10 @@ class _OneRun:
 class OneRunBlackBox(_OneRun):
     """Rows that the data lacks, and how sure the final model is of each; at best 0.2 to 0.6 of ε in one training.
 
-    ``kind`` says which rows: "low_variance" (of length ``scale``), "blank", "extreme" or "mislabeled". ``references``
-    are trainings of the attacker's own, with coins of its own: the mean score of each canary in them is taken off.
-    ``start`` "known" fixes the first model, which does not depend on the data and may be known; "drawn" draws it anew,
-    which hides the canaries much better than the noise does.
+    ``kind`` says which rows: "low_variance" (of length ``scale``), "blank", "extreme" or "mislabeled"; "random_tokens"
+    for text. ``references`` are trainings of the attacker's own, with coins of its own: the mean score of each canary
+    in them is taken off. ``start`` "known" fixes the first model, which does not depend on the data and may be known;
+    "drawn" draws it anew, which hides the canaries much better than the noise does.
     """
 
     kind: str = "low_variance"

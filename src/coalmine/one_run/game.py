@@ -36,6 +36,7 @@ from coalmine.training import (
     Network,
     TrainingConfig,
     parameter_count,
+    takes_tokens,
     train,
 )
 
@@ -273,7 +274,7 @@ def make_canaries(
     """Canaries of a kind for this training; Dirac gradients go to the parameters that the data moves least.
 
     Args:
-        kind: A name of :data:`coalmine.one_run.canaries.KINDS` (but random tokens, which our classifiers of rows lack).
+        kind: A name of :data:`coalmine.one_run.canaries.KINDS`; random tokens are for networks that take tokens.
         network: What is trained.
         base: The training rows.
         training: How it is trained.
@@ -287,8 +288,10 @@ def make_canaries(
     Returns:
         The canaries.
     """
-    names = tuple(name for name in KINDS if name != "random_tokens")
-    kind = _validate.choice("kind", kind, names)
+    kind = _validate.choice("kind", kind, tuple(KINDS))
+    if (kind == "random_tokens") != takes_tokens(network) and kind not in ("dirac", "random_directions", "mislabeled"):
+        fitting = "'random_tokens' or 'mislabeled'" if takes_tokens(network) else "rows of features"
+        raise _validate.reject("kind", kind, f"{fitting} for this network, or gradients")
     if kind == "dirac":
         most = parameter_count(network) * _validate.integer("per_coordinate", per_coordinate, at_least=1)
         places = -(-_validate.integer("canaries", number, at_least=1, at_most=most) // per_coordinate)
@@ -307,6 +310,9 @@ def make_canaries(
     if kind == "mislabeled":
         pool = held_out or base
         return mislabeled(pool.x, pool.y, **common)
+    if kind == "random_tokens":
+        common |= {"vocabulary": int(base.x.max()) + 1, "length": int(base.x.shape[1])}
+        return KINDS[kind](**common)
     if kind == "low_variance":
         common["scale"] = scale
     return KINDS[kind](base.x, **common)

@@ -73,6 +73,7 @@ def find(name: str) -> Measure:
         evidence,
         final_model,
         last_iterate_theory,
+        one_run,
         promises,
     )
 
@@ -84,5 +85,8 @@ def find(name: str) -> Measure:
         "final-model": final_model.MEASURE,
         "last-iterate-baselines": last_iterate_theory.BASELINES,
         "last-iterate-ratio": last_iterate_theory.RATIO,
+        "one-run": one_run.MEASURE,
+        "one-run-coordinates": one_run.COORDINATES,
+        "one-run-ideal": one_run.IDEAL,
         "promises": promises.MEASURE,
     }[name]

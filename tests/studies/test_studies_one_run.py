@@ -89,12 +89,18 @@ def test_a_small_language_model(bench, monkeypatch):
     assert found.trials == 20
 
 
-def test_pictures_through_fixed_filters():
+def test_a_small_convolutional_network():
     try:
-        (x, y, x_test, y_test), network = scenes.cifar10_features(None)
+        (x, y, _, y_test), network = scenes.fashion_mnist_cnn(None)
     except DataError as error:
-        pytest.skip(f"needs CIFAR-10: {error}")
-    assert (x.shape, x_test.shape) == ((5000, 1024), (2000, 1024))
-    assert (y.size, y_test.size) == (5000, 2000)
-    assert np.linalg.norm(x, axis=1) == pytest.approx(4.0, rel=1e-5)
-    assert parameter_count(network) == 10250
+        pytest.skip(f"needs Fashion-MNIST: {error}")
+    assert (x.shape, y.size, y_test.size) == ((6000, 784), 6000, 2000)
+    assert parameter_count(network) == 5178
+
+
+def test_pictures_through_fixed_filters():
+    pictures = np.random.default_rng(0).random((5, 3072))
+    rows = scenes.filtered(pictures)
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(4.0, rel=1e-5)
+    assert scenes.filtered(pictures[2:3]) == pytest.approx(rows[2:3], abs=1e-5)  # no row sees another
+    assert set(scenes.SCENES) == {"cifar10-features", "fashion-mnist-cnn", "text"}

@@ -203,13 +203,14 @@ def play(
     found = configs.load(config, preset=preset, overrides=list(set_ or []))
     setting = settings.prepare(found, data_dir=data_dir)
     mechanism = game.mechanism_of(setting.training, rows=setting.base.rows)
+    pool, test = game.apart(underscored(kind), setting.test)
     chosen = game.make_canaries(
         underscored(kind),
         network=setting.network,
         base=setting.base,
         training=setting.training,
         number=canaries,
-        held_out=setting.test,
+        held_out=pool,
         per_coordinate=per_coordinate,
         support=support,
         scale=scale,
@@ -233,7 +234,7 @@ def play(
         "seed": seed,
         "device": device,
     }
-    played = game.play(setting.network, noise=noise_factor, test=setting.test if price else None, **common)
+    played = game.play(setting.network, noise=noise_factor, test=test if price else None, **common)
     against = game.play(setting.network, noise=0.5, **common).scores if control else None
     result = dataclasses.replace(judged(played.scores, design=plan, control=against), runs=runs)
     return _finish(result, played, section=section, figure=figure, report=report, as_json=as_json)

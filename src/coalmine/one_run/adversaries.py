@@ -9,7 +9,7 @@ from coalmine import _validate
 from coalmine.adversaries import ManyCanaries, Scene, ThreatModel
 from coalmine.errors import UnsupportedError
 from coalmine.one_run.canaries import Canaries
-from coalmine.one_run.game import attack_of, expected_attack, make_canaries, mechanism_of
+from coalmine.one_run.game import apart, attack_of, expected_attack, make_canaries, mechanism_of
 from coalmine.one_run.guesses import AIMS
 from coalmine.roles import View
 from coalmine.training import GivenWeights, Glorot, TrainingConfig, glorot
@@ -97,7 +97,7 @@ class OneRunBlackBox(_OneRun):
             base=scene.base,
             training=training,
             number=self.canaries,
-            held_out=scene.held_out,
+            held_out=apart(self.kind, scene.held_out)[0],
             scale=self.scale,
             seed=scene.seed,
         )
@@ -174,7 +174,7 @@ def _attack(
         runs=who.runs,
         references=references,
         knows_batches=knows_batches,
-        test=scene.held_out,
+        test=apart(chosen.kind, scene.held_out)[1],
         expected=expected_attack(chosen, mechanism=mechanism_of(training, rows=scene.base.rows)),
         aim=who.aim,
         guess_in=who.guess_in,

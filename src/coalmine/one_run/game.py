@@ -187,13 +187,14 @@ def prices(
         A price for each size; start, batches of other rows and noise are the same in all trainings.
     """
     found: list[Price] = []
+    pool, asked = apart(kind, test)
     for number in sizes:
-        chosen = make_canaries(kind, network=network, base=base, training=training, number=number, held_out=test)
+        chosen = make_canaries(kind, network=network, base=base, training=training, number=number, held_out=pool)
         table = Trainings(
             network=network,
             base=base,
             training=training,
-            attack=attack_of(chosen, network=network, base=base, training=training, test=test),
+            attack=attack_of(chosen, network=network, base=base, training=training, test=asked),
             fingerprint="price of canaries",
             device=device,
         )
@@ -256,6 +257,21 @@ def quiet_parameters(
     # Equal ones (often: exactly 0) in an order of their own, not in that of the layers.
     shuffled = np.random.default_rng([0x9E7, seed]).permutation(size)
     return np.asarray(shuffled[np.argsort(movement.moved[0][shuffled], kind="stable")][:wanted])
+
+
+def apart(kind: str, held_out: Dataset | None) -> tuple[Dataset | None, Dataset | None]:
+    """Rows that canaries may be made of, and rows on which right answers are counted: never the same.
+
+    Mislabeled canaries take the first half of the held-out rows, so that the other half says what they cost.
+
+    >>> rows = Dataset([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
+    >>> [part.rows for part in apart("mislabeled", rows)]
+    [2, 2]
+    """
+    if held_out is None or kind != "mislabeled":
+        return held_out, held_out
+    half = held_out.rows // 2
+    return Dataset(held_out.x[:half], held_out.y[:half]), Dataset(held_out.x[half:], held_out.y[half:])
 
 
 def make_canaries(

@@ -284,11 +284,16 @@ def caveats(result: AuditResult) -> list[str]:
             f"{small(result.config.audit.delta)} takes results about as rare as δ, and these few trials show hardly "
             "any. A bound that knows the algorithm needs fewer."
         )
-    failed = sum(sum(one.failed) for one in result.adversaries)
+    many = [one for one in result.adversaries if one.one_run is None]
+    lines += [
+        f"{sum(one.failed):,} canaries of {one.label} are of trainings that did not end with finite numbers; they "
+        "count with the middle of all scores."
+        for one in result.adversaries
+        if one.one_run is not None and any(one.failed)
+    ]
+    failed = sum(sum(one.failed) for one in many)
     if failed:
-        worlds = " and ".join(
-            f"{sum(one.failed[world] for one in result.adversaries):,} in world {world}" for world in (0, 1)
-        )
+        worlds = " and ".join(f"{sum(one.failed[world] for one in many):,} in world {world}" for world in (0, 1))
         lines.append(
             f"{failed:,} trainings did not end with finite numbers ({worlds}); they count with the lowest score."
         )

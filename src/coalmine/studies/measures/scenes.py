@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from coalmine import data
-from coalmine.training import FromModule, LogisticRegression, Network
+from coalmine.training import (
+    Activation,
+    Conv2d,
+    Flatten,
+    FromModule,
+    Linear,
+    LogisticRegression,
+    Network,
+    Sequential,
+)
 
 Arrays = tuple[NDArray[Any], NDArray[np.int64], NDArray[Any], NDArray[np.int64]]
 """Training rows, their labels, test rows, their labels."""
@@ -23,29 +32,43 @@ _LETTERS = " abcdefghijklmnopqrstuvwxyz0123456789.,:()'\"-_=\n"
 _WINDOW = 16
 
 
-def cifar10_features(data_dir: str | None) -> tuple[Arrays, Network]:
-    """CIFAR-10 (500 rows a class) through random 6 × 6 filters, both signs, averaged over quarters; a linear model.
+def filtered(pictures: NDArray[Any]) -> NDArray[np.float32]:
+    """Colour pictures of 32 × 32 through random 6 × 6 filters, both signs, averaged over quarters: 1024 features a row.
 
-    The filters are drawn from a fixed seed and every row is scaled by its own length: no feature depends on other rows.
+    The filters are drawn from a fixed seed and every row is scaled to length 4 by itself: no feature depends on other
+    rows.
+
+    >>> filtered(np.random.default_rng(0).random((2, 3072))).shape
+    (2, 1024)
     """
-    loaded = data.subset(data.load("cifar10", data_dir=data_dir), per_class=500)
     generator = torch.Generator().manual_seed(0xF17)
     filters = torch.randn(_FILTERS, 3, _SIDE, _SIDE, generator=generator) / _SIDE
+    parts = []
+    for some in torch.split(torch.from_numpy(np.array(pictures, dtype=np.float32)).reshape(-1, 3, 32, 32), 250):
+        centered = some - some.mean(dim=(2, 3), keepdim=True)
+        found = functional.conv2d(centered, filters, stride=_STRIDE)
+        both = torch.cat([found.clamp(min=0.0), (-found).clamp(min=0.0)], dim=1)
+        pooled = functional.adaptive_avg_pool2d(both, _CELLS).flatten(1)
+        parts.append(4.0 * functional.normalize(pooled, dim=1))
+    return np.asarray(torch.cat(parts).numpy())
 
-    def features(x: NDArray[Any]) -> NDArray[np.float32]:
-        pictures = torch.from_numpy(np.array(x, dtype=np.float32)).reshape(-1, 3, 32, 32)
-        parts = []
-        for some in torch.split(pictures, 250):
-            centered = some - some.mean(dim=(2, 3), keepdim=True)
-            found = functional.conv2d(centered, filters, stride=_STRIDE)
-            both = torch.cat([found.clamp(min=0.0), (-found).clamp(min=0.0)], dim=1)
-            pooled = functional.adaptive_avg_pool2d(both, _CELLS).flatten(1)
-            parts.append(4.0 * functional.normalize(pooled, dim=1))
-        return np.asarray(torch.cat(parts).numpy())
 
-    rows, test = features(loaded.x_train), features(loaded.x_test[:2000])
-    given = (rows, loaded.y_train, test, loaded.y_test[:2000])
-    return given, LogisticRegression(rows.shape[1], classes=10)
+def cifar10_features(data_dir: str | None) -> tuple[Arrays, Network]:
+    """CIFAR-10 (500 rows a class) as :func:`filtered` features, and a linear model."""
+    loaded = data.subset(data.load("cifar10", data_dir=data_dir), per_class=500)
+    rows, test = filtered(loaded.x_train), filtered(loaded.x_test[:2000])
+    return (rows, loaded.y_train, test, loaded.y_test[:2000]), LogisticRegression(rows.shape[1], classes=10)
+
+
+def fashion_mnist_cnn(data_dir: str | None) -> tuple[Arrays, Network]:
+    """Fashion-MNIST, classes 0 and 1 (3000 rows each), and a small convolutional network with 5178 parameters."""
+    loaded = data.subset(data.load("fashion-mnist", data_dir=data_dir), classes=(0, 1), per_class=3000)
+    network = Sequential(
+        (1, 28, 28),
+        2,
+        (Conv2d(1, 8, 8, stride=4), Activation("relu"), Flatten(), Linear(288, 16), Activation("relu"), Linear(16, 2)),
+    )
+    return (loaded.x_train, loaded.y_train, loaded.x_test, loaded.y_test), network
 
 
 class Transformer(nn.Module):
@@ -98,6 +121,7 @@ def text(data_dir: str | None) -> tuple[Arrays, Network]:
 
 SCENES: dict[str, Callable[[str | None], tuple[Arrays, Network]]] = {
     "cifar10-features": cifar10_features,
+    "fashion-mnist-cnn": fashion_mnist_cnn,
     "text": text,
 }
 """Every scene by name."""

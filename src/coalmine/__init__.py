@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from coalmine import one_run
     from coalmine.auditing.config import AuditConfig, Execution
     from coalmine.auditing.results import AdversaryResult, AuditResult
     from coalmine.auditing.run import audit
@@ -69,6 +70,7 @@ __all__ = [
     "audit_function",
     "check_accountant",
     "neighbours",
+    "one_run",
     "probe",
     "probe_sampler",
     "stored_result",
@@ -106,6 +108,8 @@ def __getattr__(name: str) -> Any:
                 raise
             hint = f"coalmine.{name} needs torch: install it with pip install 'coalmine[train]'"
             raise ModuleNotFoundError(hint, name="torch") from error
+    if name == "one_run":  # a room that is a door by itself
+        return importlib.import_module("coalmine.one_run")
     raise AttributeError(f"module 'coalmine' has no attribute {name!r}")
 
 

@@ -23,7 +23,7 @@ from coalmine.training import (
     train,
 )
 
-NAMES = sorted(catalogue())
+NAMES = sorted(name for name in catalogue() if not name.startswith("one-run"))  # those have worlds for each canary
 
 
 @pytest.fixture(scope="module")

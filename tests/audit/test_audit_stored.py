@@ -10,7 +10,7 @@ import torch
 from coalmine import adversaries, data
 from coalmine.adversaries.clipbkd import ClipBkd
 from coalmine.auditing import setting
-from coalmine.auditing.run import Game
+from coalmine.auditing.run import Game, game_of
 from coalmine.auditing.setting import network_identity, prepare
 from coalmine.auditing.stored import record_of, stored_result
 from coalmine.errors import InvalidInputError
@@ -109,7 +109,7 @@ def test_an_audit_that_is_under_way_is_read_as_far_as_it_is(settings, play, tmp_
 
 
 def run_of(made, **options):
-    return Game.of(prepare(made, **options), made.adversary[0], trials=64).run
+    return game_of(prepare(made, **options), made.adversary[0], trials=64).run
 
 
 def test_an_option_at_its_default_is_the_option_not_given(settings, play, trained):
@@ -174,7 +174,7 @@ def test_other_data_another_model_or_another_adversary_is_another_run(settings, 
     made = settings()
 
     def name(seed=0, model=None, who=None):
-        return Game.of(prepare(made, data=given(seed), model=model), who or made.adversary[0], trials=64).run
+        return game_of(prepare(made, data=given(seed), model=model), who or made.adversary[0], trials=64).run
 
     torch.manual_seed(0)
     frozen = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.Linear(4, 2))

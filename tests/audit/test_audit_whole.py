@@ -9,7 +9,7 @@ from coalmine import bounds, data
 from coalmine.auditing.config import Execution
 from coalmine.auditing.facts import AttackFacts
 from coalmine.auditing.proof import prove, scores_of
-from coalmine.auditing.run import Game
+from coalmine.auditing.run import Game, game_of
 from coalmine.auditing.setting import prepare
 from coalmine.auditing.stored import stored_result
 from coalmine.errors import InvalidInputError, StoreError, UnsupportedError
@@ -47,7 +47,7 @@ def name_of(settings):
 
     def name(**change):
         made = settings(**change)
-        return Game.of(prepare(made), made.adversary[0], trials=made.audit.trials).run
+        return game_of(prepare(made), made.adversary[0], trials=made.audit.trials).run
 
     return name
 

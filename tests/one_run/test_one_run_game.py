@@ -249,7 +249,8 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus and torch warn of things that are meant here
-def test_gradient_canaries_in_opacus():
+@pytest.mark.parametrize(("share", "apart"), [(1, 1.0), (3, 0.7)])
+def test_gradient_canaries_in_opacus(share, apart):
     opacus = pytest.importorskip("opacus")
     from coalmine.one_run.hooks import OpacusCanaries
 
@@ -268,7 +269,7 @@ def test_gradient_canaries_in_opacus():
         max_grad_norm=1.0,
     )
     size = sum(p.numel() for p in model.parameters())
-    chosen = canaries.dirac(parameters=size, canaries=300)
+    chosen = canaries.dirac(parameters=size, canaries=300, per_coordinate=share)
     included = np.random.default_rng(4).random(300) < 0.5
     mechanism = DpSgd(sample_rate=rate, noise_multiplier=sigma, steps=epochs * 10)
     plain = optimizer.add_noise
@@ -283,7 +284,7 @@ def test_gradient_canaries_in_opacus():
     hook.detach()
     assert optimizer.add_noise == plain
     assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert separation_of(scores) > 1.0
+    assert separation_of(scores) > apart
     found = judge(scores, design=design(MechanismClaim(mechanism=mechanism, delta=1e-5), canaries=300))
     assert found.verdict.outcome is not Outcome.REFUTED
     lying = dataclasses.replace(mechanism, noise_multiplier=3.0)

@@ -236,4 +236,7 @@ def test_the_figure_is_drawn():
     tree = section(judge(gaussian_run(1.0, 400), design=design(ONE_STEP, canaries=400)))
     drawn = render.svg(pictures.scores(tree))
     assert drawn.startswith("<svg")
-    assert "guessed IN from here" in drawn
+    assert "guessed in from here" in drawn
+    page = pictures.page({**tree, "price": {"with_canaries": 0.9, "without": 0.91}})
+    for words in ("were put into one training", "The price", "the claim of DP-SGD", "What is proved"):
+        assert words in page

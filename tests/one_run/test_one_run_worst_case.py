@@ -10,8 +10,9 @@ import pytest
 from scipy import sparse
 from scipy.optimize import linprog
 
-from coalmine.bounds.one_run import Guesses, p_value
+from coalmine.bounds.one_run import Guesses, one_run, p_value
 from coalmine.bounds.one_run_fdp import critical_count, fdp_p_value, refutes
+from coalmine.records import OneRunScores
 from coalmine.theory.curves import EpsilonDeltaCurve, ProfileCurve, gaussian_delta
 
 
@@ -136,3 +137,21 @@ def test_critical_count_and_p_value_agree_with_refutes():
             assert fdp_p_value(last, curve) <= 0.05 * 1.001
             before = Guesses(canaries=600, guesses=r, correct=critical - 1, sides=sides)
             assert fdp_p_value(before, curve) > 0.05
+
+
+def test_a_score_must_not_use_the_coins_of_the_others():
+    """One bit, the parity of all coins, told truly three times in four: ε = ln 3. Whoever knows all other coins reads
+    each coin off that bit, so all guesses are right together, three times in four, and everything is "proved".
+
+    Of 400 runs fewer than 240 would be right with a chance below 1e-9.
+    """
+    rng = np.random.default_rng(0)
+    canaries, too_high = 200, 0
+    for _ in range(400):
+        coins = rng.random(canaries) < 0.5
+        bit = (coins.sum() % 2 == 1) ^ (rng.random() < 0.25)
+        others = (coins.sum() - coins) % 2 == 1
+        scores = OneRunScores(coins, (others ^ bit).astype(float))
+        found = one_run(scores, delta=0.0, confidence=0.95, guess_numbers=[(50, 50)])
+        too_high += found.epsilon > math.log(3.0)
+    assert too_high > 240

@@ -1,6 +1,6 @@
 """The adversaries: who they are, what they may see, how they choose the worlds and tell them apart."""
 
-from coalmine.adversaries.attack import Adversary, Attack, DrawnScores, Scene, Shortcut, ThreatModel
+from coalmine.adversaries.attack import Adversary, Attack, DrawnScores, ManyCanaries, Scene, Shortcut, ThreatModel
 from coalmine.adversaries.catalogue import GROUP, Listed, adversary, catalogue, identity_of, resolve
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "Attack",
     "DrawnScores",
     "Listed",
+    "ManyCanaries",
     "Scene",
     "Shortcut",
     "ThreatModel",

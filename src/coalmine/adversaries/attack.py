@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate, seeds
-from coalmine.roles import Distinguisher, View
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig
+from coalmine.roles import Distinguisher, Observer, View
+from coalmine.training import Dataset, ExampleCanary, GradientRows, Neighbours, Network, TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -127,12 +127,52 @@ class Attack:
         return View.ALL_ITERATES if self.keeps_steps else self.distinguisher.view
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ManyCanaries:
+    """One training instead of two worlds: m canaries, each in or out by a fair coin of its own, and a score for each.
+
+    ``scorer`` watches the training within its view and gives ``[S, m + 1]`` numbers: the score of every canary, in or
+    out, then the model's accuracy. ``runs`` trainings are pooled. ``references`` are trainings of the attacker's own
+    with coins of its own, whose mean score of each canary is taken off; ``groups`` are canaries that a model as a whole
+    favours or disfavours together (those of one label, say): within each, the scores of one training are brought to
+    median 0 and interquartile range 1. ``training`` stands in for the scene's, as in :class:`Attack`.
+
+    How guesses are chosen for the claim: ``expected`` is μ of the attack (None: the best there is),
+    ``aim`` is "refute" or "bound", and ``guess_in`` and ``guess_out`` are numbers that are fixed by hand.
+    """
+
+    canaries: ExampleCanary | GradientRows
+    scorer: Observer
+    runs: int = 1
+    references: int = 0
+    groups: NDArray[np.int64] | None = None
+    training: TrainingConfig | None = None
+    expected: float | None = None
+    aim: str = "refute"
+    guess_in: int | None = None
+    guess_out: int | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """m: how many canaries."""
+        return self.canaries.copies
+
+    def taken(self, included: NDArray[np.bool_]) -> ExampleCanary | GradientRows | None:
+        """The canaries that the coins put into the training; None if there are none."""
+        if not included.any():
+            return None
+        if isinstance(self.canaries, GradientRows):
+            return GradientRows(self.canaries.indices[included], self.canaries.values[included])
+        return ExampleCanary(self.canaries.x[included], self.canaries.y[included])
+
+
 @runtime_checkable
 class Adversary(Protocol):
     """A frozen dataclass whose fields are the adversary's options."""
 
     threat: ClassVar[ThreatModel]
 
-    def craft(self, scene: Scene) -> Attack:
-        """Choose the worlds for this scene and prepare the test that tells them apart."""
+    def craft(self, scene: Scene) -> Attack | ManyCanaries:
+        """Choose the worlds for this scene and prepare the test that tells them apart; or choose many canaries."""
         ...

@@ -50,6 +50,11 @@ _OWN: Mapping[str, type[Any]] = {
     "encoding": Encoding,
     "pathological-regularizer": PathologicalRegularizer,
 }
+_ROOMS: Mapping[str, str] = {
+    "one-run-black-box": "coalmine.one_run.adversaries:OneRunBlackBox",
+    "one-run-white-box": "coalmine.one_run.adversaries:OneRunWhiteBox",
+}
+"""Adversaries that another room of Coalmine brings, and where: like those of other packages, loaded when asked for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,14 +79,15 @@ def catalogue() -> dict[str, Listed]:
 
 def _names() -> list[str]:
     """Every name, known without an import."""
-    return list(dict.fromkeys((*_OWN, *sorted(metadata.entry_points(group=GROUP).names))))
+    return list(dict.fromkeys((*_OWN, *_ROOMS, *sorted(metadata.entry_points(group=GROUP).names))))
 
 
 def _listed(name: str) -> Listed:
     """One name of the catalogue."""
     points = list(metadata.entry_points(group=GROUP).select(name=name))
-    if name in _OWN:
-        own = Listed(name=name, package="coalmine", version=coalmine.__version__, kind=_OWN[name])
+    if name in _OWN or name in _ROOMS:
+        kind = _OWN[name] if name in _OWN else _brought(name)
+        own = Listed(name=name, package="coalmine", version=coalmine.__version__, kind=kind)
         if points:
             return dataclasses.replace(own, kind=None, problem=f"{_packages(points)} brings another of that name")
         return own
@@ -99,6 +105,12 @@ def _listed(name: str) -> Listed:
         reason = f"{points[0].value} is no adversary: expected a dataclass with a ThreatModel, threat, and craft(scene)"
         return dataclasses.replace(found, problem=reason)
     return dataclasses.replace(found, kind=kind)
+
+
+def _brought(name: str) -> type[Any]:
+    """The class of an adversary that another room brings."""
+    found: type[Any] = metadata.EntryPoint(name=name, value=_ROOMS[name], group=GROUP).load()
+    return found
 
 
 def _packages(points: Collection[metadata.EntryPoint]) -> str:
@@ -178,6 +190,10 @@ def identity_of(adversary: Adversary) -> dict[str, Any]:
     own = {one: name for name, one in _OWN.items()}
     if kind in own:
         return {"name": own[kind], "options": options}
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    for name, where in _ROOMS.items():
+        if where == place:
+            return {"name": name, "options": options}
     for listed in catalogue().values():
         if listed.kind is kind:
             package = {"package": listed.package, "version": listed.version}

@@ -233,11 +233,16 @@ def load(
     *,
     preset: str | None = None,
     overrides: Sequence[str] = (),
+    adversaries: Sequence[str] | None = None,
 ) -> AuditConfig:
     """The config from a TOML file, or from a preset, with single values replaced (``training.clip=2``).
 
+    ``adversaries`` stand in the place of the config's: names, or names with options (``clipbkd:copies=4,norm=2``).
+
     >>> load(overrides=["audit.trials=200"]).audit.trials
     200
+    >>> load(adversaries=["clipbkd:copies=4"]).adversary[0].options
+    {'copies': 4}
     """
     if path is not None and preset is not None:
         raise InvalidInputError(f"preset = {preset!r} is not allowed beside a file: expected one of them")
@@ -255,6 +260,8 @@ def load(
         raise _validate.reject("overrides", overrides, "a list of texts such as training.clip=2")
     for override in overrides:
         _override(tree, override)
+    if adversaries:
+        tree["adversary"] = [_named(one) for one in adversaries]
     return parse(tree)
 
 
@@ -318,6 +325,26 @@ def _toml(text: str) -> dict[str, Any]:
         raise tomllib.TOMLDecodeError(f"{error}") from None
 
 
+def _named(text: str) -> dict[str, Any]:
+    """An adversary from ``name`` or ``name:option=value,option=value``; values are TOML, or bare words."""
+    name, colon, rest = text.partition(":")
+    found: dict[str, Any] = {"name": name.strip()}
+    for part in rest.split(",") if colon else ():
+        option, equals, value = part.partition("=")
+        if not equals or not option.strip() or option.strip() == "name":
+            raise _validate.reject("adversary", text, "a name, or name:option=value,option=value")
+        found[option.strip()] = _value(value)
+    return found
+
+
+def _value(text: str) -> Any:
+    """A value in TOML, or a bare word for a string."""
+    try:
+        return _toml(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
 def _override(tree: dict[str, Any], text: str) -> None:
     """Put ``section.key=value`` into the tree; the value is TOML, or a bare word for a string."""
     _validate.instance("set", text, str)
@@ -325,10 +352,7 @@ def _override(tree: dict[str, Any], text: str) -> None:
     keys = name.strip().split(".")
     if not equals or len(keys) != 2 or not all(keys):
         raise _validate.reject("set", text, "section.key=value, such as training.noise_multiplier=2")
-    try:
-        parsed = _toml(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value.strip()
+    parsed = _value(value)
     section = tree.setdefault(keys[0], {})
     if not isinstance(section, dict) or keys[0] == "adversary":
         raise _validate.reject("set", text, "a key of a section; adversaries are set in the file")

@@ -39,7 +39,8 @@ class AttackFacts:
     ladder of nasr-2021. ``log_odds``: its scores are log-odds of world 1. ``trained`` is False where scores are drawn
     from their known law without training. ``control`` is the share of the noise that was left where the attack is a
     positive control (0: a twin that the user handed over), and 1 otherwise. ``several`` names the scores where a trial
-    has more than one: each is an attack by itself.
+    has more than one: each is an attack by itself. ``runs`` is 0 where every trial is a training of its own; else
+    trials are canaries, and this is the number of trainings that they were in.
     """
 
     name: str
@@ -54,6 +55,7 @@ class AttackFacts:
     trained: bool = True
     control: float = 1.0
     several: tuple[str, ...] = ()
+    runs: int = 0
 
     @property
     def label(self) -> str:

@@ -17,9 +17,12 @@ from scipy import integrate, special, stats
 from coalmine import bounds
 from coalmine.auditing.facts import AttackFacts
 from coalmine.auditing.promises import epsilon_of
-from coalmine.auditing.proof import failures_of, scores_of
+from coalmine.auditing.proof import coins_of, failures_of, scores_of
 from coalmine.errors import InvalidInputError
 from coalmine.game import ACCURACY
+from coalmine.one_run import guesses as guessing
+from coalmine.one_run.design import Design
+from coalmine.one_run.judge import judge as judge_guesses
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Outcome, Power, Relation, Scores, Verdict
 from coalmine.store import Trials
 from coalmine.theory.curves import gaussian_mu
@@ -39,7 +42,8 @@ _BLIND = 0.05
 class Evidence:
     """The trials of one attack with its facts; ``control`` holds the same attack on the training with less noise.
 
-    ``reasons`` are those of failed trainings, ``wanted`` the number of trials that were asked for.
+    ``reasons`` are those of failed trainings, ``wanted`` the number of trials that were asked for. With a ``design``
+    the trials are canaries of one training, which may depend on each other: what was guessed about them is judged.
     """
 
     run: str
@@ -48,6 +52,7 @@ class Evidence:
     wanted: int
     reasons: tuple[str, ...] = ()
     control: Evidence | None = None
+    design: Design | None = None
 
     @property
     def accuracy(self) -> float | None:
@@ -139,6 +144,8 @@ def _level(confidence: float, attacks: int) -> float:
 
 def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
     """One attack against the claim."""
+    if one.design is not None:
+        return _weigh_guesses(one, one.design)
     scores, failed = scores_of(one.trials), one.failed
     copies = one.attack.copies_under(claim.relation)
     # Failing is a result like any other. It gets half the level, and only where something failed.
@@ -163,6 +170,41 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
         control=control,
         noise_multiplier=_noise_left(scores, claim, level=each, copies=copies) if strongest.refuted else None,
     )
+
+
+def _weigh_guesses(one: Evidence, design: Design) -> Judgement:
+    """Guesses about the canaries of one training, against the claim that they were designed for."""
+    found = judge_guesses(coins_of(one.trials), design=design)
+    control = None
+    if one.control is not None:
+        control = design.test.refuted(design.count(coins_of(one.control.trials)), level=design.level)
+    share, power = _could_guess(design)
+    refuted = found.verdict.outcome is Outcome.REFUTED
+    open_still = found.verdict.outcome is Outcome.INCONCLUSIVE and share is not None and not control
+    noise = found.bounds[0].details.get("noise_multiplier") if refuted else None
+    return Judgement(
+        refuted=refuted,
+        level=design.level,
+        p_value=found.p_value,
+        test="guesses",
+        share=share,
+        power=power,
+        separation=found.separation,
+        failed=one.failed,
+        doubts=found.verdict.reasons[1:] if open_still else (),
+        control=control,
+        noise_multiplier=None if noise is None else float(noise),
+    )
+
+
+def _could_guess(design: Design) -> tuple[float | None, float]:
+    """As :func:`_could_refute`, for guesses about as many canaries."""
+    choice, power = design.choice(), 0.0
+    for share in SHARES:
+        power = guessing.power(guessing.leak(design.claim, noise=share), canaries=design.canaries, choice=choice)
+        if power >= ENOUGH:
+            return share, power
+    return None, power
 
 
 def _noise_left(scores: Scores, claim: Claim, *, level: float, copies: int) -> float | None:
@@ -332,6 +374,11 @@ def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Cl
     shares = [how.share or 0.0 for how in found]
     if max(shares) < LEAST_SHARE:
         one = max(evidence, key=lambda part: len(part.trials))
+        if one.design is not None:
+            return [
+                f"with {len(one.trials)} canaries not even half of the claimed noise would have been refuted: coalmine "
+                "plan --one-run says how many would do"
+            ]
         needed = bounds.trials_needed(
             claim,
             alternative=bounds.less_noise(claim, share=LEAST_SHARE),

@@ -11,7 +11,11 @@ from coalmine import bounds
 from coalmine.auditing.facts import AttackFacts
 from coalmine.bounds import claim_curve as claim_curve
 from coalmine.bounds.methods import METHODS as METHODS
-from coalmine.records import DpSgd, Estimate, LowerBound, Relation, Scores
+from coalmine.bounds.one_run import Guesses as Guesses
+from coalmine.errors import UnsupportedError
+from coalmine.one_run.design import Design
+from coalmine.one_run.judge import free_method, lower_bounds
+from coalmine.records import DpSgd, Estimate, LowerBound, OneRunScores, Relation, Scores
 from coalmine.roles import View
 from coalmine.store import Trials
 
@@ -41,6 +45,15 @@ def failures_of(trials: Trials) -> Scores:
     return _by_world(trials, np.isnan(trials.score).astype(np.float64))
 
 
+def coins_of(trials: Trials) -> OneRunScores:
+    """The canaries of one training, or of several: the world of each is its coin. A training that failed says nothing,
+    so its canaries get the middle of all scores.
+    """
+    values = trials.score
+    middle = float(np.median(values[np.isfinite(values)]))
+    return OneRunScores(trials.world == 1, np.where(np.isfinite(values), values, middle), trials.trial.astype(str))
+
+
 def _by_world(trials: Trials, values: NDArray[np.float64]) -> Scores:
     return Scores(values[trials.world == 0], values[trials.world == 1])
 
@@ -60,6 +73,11 @@ def prove(
     of DP-SGD, and for one who sees no more than the final model those of its last iterate too. For worlds that differ
     by replaced rows there are bounds per row replaced and per row added or removed.
     """
+    if attack.runs:
+        raise UnsupportedError(
+            f"the trials of {attack.label} are canaries of one training, which may depend on each other: they are read "
+            "by guesses (prove_one_run), not as independent trials"
+        )
     kinds = [relation]
     if attack.relation is Relation.REPLACE:
         kinds.append(Relation.ADD_REMOVE if relation is Relation.REPLACE else Relation.REPLACE)
@@ -85,6 +103,13 @@ def prove(
     first = found[0]
     assert isinstance(first, LowerBound)
     return first, tuple(found[1:])
+
+
+def prove_one_run(scores: OneRunScores, *, design: Design) -> tuple[LowerBound, tuple[LowerBound | Estimate, ...]]:
+    """The bound that assumes nothing, by the method that looked better before a score was seen; then all others."""
+    found = lower_bounds(scores, design=design)
+    first = next(bound for bound in found if bound.method == free_method(design))
+    return first, tuple(bound for bound in found if bound is not first)
 
 
 def grown(scores: Scores, bound: LowerBound) -> list[LowerBound]:

@@ -13,8 +13,9 @@ import numpy as np
 from coalmine.auditing.config import AuditConfig, FunctionConfig
 from coalmine.auditing.facts import AttackFacts, Subject
 from coalmine.auditing.judge import Judgement
-from coalmine.auditing.proof import METHODS
+from coalmine.auditing.proof import METHODS, Guesses
 from coalmine.identifiability.estimates import Beliefs
+from coalmine.one_run.design import Design
 from coalmine.records import (
     Claim,
     DpSgd,
@@ -23,6 +24,7 @@ from coalmine.records import (
     Heuristic,
     LowerBound,
     MechanismClaim,
+    OneRunScores,
     Relation,
     Scores,
     Verdict,
@@ -34,11 +36,35 @@ if TYPE_CHECKING:
     from coalmine.report.tables import Table
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class OneRun:
+    """Many canaries in one training, or in several ``runs`` that are pooled: what was fixed beforehand, and guessed.
+
+    ``with_canaries`` is the accuracy of the model with the canaries; that without them is the adversary's ``accuracy``.
+    """
+
+    design: Design
+    runs: int
+    scores: OneRunScores = dataclasses.field(repr=False)
+    guesses: Guesses
+    with_canaries: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types, without the scores."""
+        return {
+            "runs": self.runs,
+            "design": self.design.to_dict(),
+            "guesses": plain(dataclasses.asdict(self.guesses)),
+            "accuracy_with_canaries": self.with_canaries,
+        }
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdversaryResult:
     """What one attack proved: ``bound`` assumes nothing, ``others`` are more methods on the same scores.
 
     ``judgement`` says how it bears on the claim. ``failed`` are the trainings that failed in world 0 and in world 1.
+    ``one_run`` says more where the trials are canaries of one training.
     """
 
     attack: AttackFacts
@@ -53,6 +79,12 @@ class AdversaryResult:
     accuracy: float | None = None
     scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)
     beliefs: Beliefs | None = None
+    one_run: OneRun | None = None
+
+    @property
+    def trials(self) -> int:
+        """How many trials were played."""
+        return sum(self.bound.trials) if self.one_run is None else self.one_run.design.canaries
 
     @property
     def name(self) -> str:
@@ -113,7 +145,7 @@ class AdversaryResult:
             "method": bound.method,
             "threshold_rule": bound.threshold_rule,
             "confidence": bound.confidence,
-            "trials": sum(bound.trials),
+            "trials": self.trials,
             "trained": self.attack.trained,
             "ceiling": plain(bound.ceiling),
             "relation": self.relation.value,
@@ -128,6 +160,7 @@ class AdversaryResult:
             "bound": bound.to_dict(),
             "others": [other.to_dict() for other in self.others],
             "beliefs": None if self.beliefs is None else self.beliefs.to_dict(),
+            "one_run": None if self.one_run is None else self.one_run.to_dict(),
         }
 
 

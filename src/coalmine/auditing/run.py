@@ -13,9 +13,11 @@ from typing import Any
 from coalmine.adversaries import Adversary, Attack, Scene, identity_of, resolve
 from coalmine.auditing import config, judge
 from coalmine.auditing.facts import AttackFacts, Subject, fingerprint, versions
+from coalmine.auditing.one_run import OneRunGame
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.setting import GivenData, Setting, prepare
 from coalmine.auditing.stored import AuditRecord, Member, conclude
+from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Engine, Watcher, blocks_for, play
 from coalmine.game.built_in import BuiltInTask
 from coalmine.game.engines import LocalEngine
@@ -67,17 +69,18 @@ def audit(
     given = {"data": data, "model": model, "adversaries": adversaries}
     claim = claim_of(setting)
     device_named(how.device)
-    games = [Game.of(setting, who, trials=trials) for who, trials in players]
+    games = [game_of(setting, who, trials=trials) for who, trials in players]
     question = settings.audit
     judge.check(claim, [one.facts for one in games], delta=question.delta, confidence=question.confidence)
-    controls = [_control(setting, who, one, claim=claim) for (who, _), one in zip(players, games, strict=True)]
+    each = 1.0 - (1.0 - question.confidence) / len(games)
+    pairs = [_with_control(setting, who, one, claim, each) for (who, _), one in zip(players, games, strict=True)]
     record = AuditRecord(
         config=settings,
         subject=subject_of(setting, given=tuple(name for name, value in given.items() if value is not None)),
         claim=claim,
-        members=tuple(one.member(control) for one, control in zip(games, controls, strict=True)),
+        members=tuple(member for member, _ in pairs),
     )
-    played = [*games, *(control for control in controls if control)]
+    played = [*games, *(control for _, control in pairs if control)]
     with Store.opened(store) as opened, LocalEngine(how.worker_count) as engine:
         for one in played:
             one.register(opened)
@@ -129,7 +132,7 @@ def subject_of(setting: Setting, *, given: tuple[str, ...] = ()) -> Subject:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Game:
-    """One attack on one setting, ready to be played: its facts, its identity, its number of trials."""
+    """One attack in two worlds, ready to be played: its facts, its identity, its number of trials."""
 
     setting: Setting
     attack: Attack
@@ -139,28 +142,22 @@ class Game:
 
     @classmethod
     def of(
-        cls, setting: Setting, who: Adversary | config.AdversarySection, *, trials: int, control: float = 1.0
+        cls,
+        setting: Setting,
+        player: Adversary,
+        attack: Attack,
+        *,
+        options: Mapping[str, Any],
+        trials: int,
+        control: float = 1.0,
     ) -> Game:
-        """Craft the attack of one adversary on this setting."""
-        given = who.options if isinstance(who, config.AdversarySection) else {}
-        player = resolve(who.name if isinstance(who, config.AdversarySection) else who, **given)
+        """The game of this attack on this setting."""
         identity = _identity(setting, player)
-        attack = player.craft(
-            Scene(
-                base=setting.base,
-                classes=setting.classes,
-                network=setting.network,
-                training=setting.training,
-                picture=setting.picture,
-                held_out=setting.test,
-                seed=setting.config.audit.seed,
-            )
-        )
         if setting.training.noise_scale == "local":
             check_pair(attack.neighbours)
         facts = AttackFacts(
             name=identity["adversary"]["name"],
-            options=plain(given),
+            options=plain(dict(options)),
             relation=Relation.parse(attack.neighbours.relation),
             copies=attack.neighbours.copies,
             view=player.threat.view,
@@ -217,17 +214,56 @@ class Game:
         return store.scores(self.run, below=self.trials)
 
 
-def _control(
-    setting: Setting, who: Adversary | config.AdversarySection, game: Game, *, claim: Claim | None
-) -> Game | None:
-    """The same attack on the training with half its noise: everywhere on request, else where it costs no training."""
+def game_of(
+    setting: Setting, who: Adversary | config.AdversarySection, *, trials: int, control: float = 1.0
+) -> Game | OneRunGame:
+    """Craft the attack of one adversary on this setting; ``trials`` are for games of many trainings."""
+    section = who if isinstance(who, config.AdversarySection) else None
+    options = {} if section is None else section.options
+    player = resolve(who.name if isinstance(who, config.AdversarySection) else who, **options)
+    attack = player.craft(
+        Scene(
+            base=setting.base,
+            classes=setting.classes,
+            network=setting.network,
+            training=setting.training,
+            picture=setting.picture,
+            held_out=setting.test,
+            seed=setting.config.audit.seed,
+        )
+    )
+    if isinstance(attack, Attack):
+        return Game.of(setting, player, attack, options=options, trials=trials, control=control)
+    if section is not None and section.trials is not None:
+        raise InvalidInputError(
+            f"trials = {section.trials} is not allowed for {section.name}: expected canaries (in one training) and runs"
+        )
+    return OneRunGame.of(setting, player, attack, identity=_identity(setting, player), options=plain(options))
+
+
+def _with_control(
+    setting: Setting,
+    who: Adversary | config.AdversarySection,
+    game: Game | OneRunGame,
+    claim: Claim | None,
+    confidence: float,
+) -> tuple[Member, Game | OneRunGame | None]:
+    """A game as part of an audit, and the same attack on the training with half its noise.
+
+    The control is played everywhere on request, else where it costs no training or just a few: one run.
+    """
     wanted = setting.config.audit.control
-    if claim is None or setting.training.noise_multiplier == 0.0 or wanted is False:
-        return None
-    if wanted is None and game.facts.trained:
-        return None
+    possible = claim is not None and setting.training.noise_multiplier > 0.0
+    if isinstance(game, OneRunGame):
+        against = game.control(CONTROL) if possible and wanted is not False else None
+        return game.member(against, design=game.design(claim, confidence=confidence)), against
+    if not possible or wanted is False or (wanted is None and game.facts.trained):
+        return game.member(), None
     training = dataclasses.replace(setting.training, noise_multiplier=CONTROL * setting.training.noise_multiplier)
-    return Game.of(dataclasses.replace(setting, training=training), who, trials=game.trials, control=CONTROL)
+    half = dataclasses.replace(setting, training=training)
+    control = game_of(half, who, trials=game.trials, control=CONTROL)
+    assert isinstance(control, Game)
+    return game.member(control), control
 
 
 def _read_as(setting: Setting, attack: Attack) -> View:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
 from coalmine import data
@@ -28,6 +28,7 @@ from coalmine.training import (
     TrainingConfig,
     network_identity,
     parameter_count,
+    takes_tokens,
 )
 
 
@@ -70,8 +71,8 @@ def prepare(
     """
     loaded = _load(settings.data, data_dir) if data is None else _given_data(data)
     network = _network(settings.model, loaded) if model is None else _given_network(model, loaded)
-    base = Dataset(loaded.x_train.reshape(-1, *network.input_shape), loaded.y_train)
-    test = Dataset(loaded.x_test.reshape(-1, *network.input_shape), loaded.y_test) if loaded.y_test.size else None
+    base = _rows_for(network, loaded.x_train, loaded.y_train)
+    test = _rows_for(network, loaded.x_test, loaded.y_test) if loaded.y_test.size else None
     training = settings.training
     rate, steps = training.rate(base.rows), training.step_count(base.rows)
     sampling = Sampling.parse(training.sampling)
@@ -110,6 +111,17 @@ def prepare(
         ran=mechanism,
         network_identity=network_identity(network),
     )
+
+
+def _rows_for(network: Network, x: NDArray[np.float32], y: NDArray[np.int64]) -> Dataset:
+    """Rows in the shape that the network takes; tokens are whole numbers again."""
+    rows: NDArray[Any] = x.reshape(-1, *network.input_shape)
+    if takes_tokens(network):
+        tokens = rows.astype(np.int64)
+        if not np.array_equal(tokens, rows):
+            raise InvalidInputError("data is not allowed for this network: expected token numbers (whole numbers)")
+        rows = tokens
+    return Dataset(rows, y)
 
 
 def _given_data(given: GivenData) -> data.LoadedData:

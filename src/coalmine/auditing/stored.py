@@ -14,22 +14,28 @@ from coalmine.auditing.config import AuditConfig, FunctionConfig
 from coalmine.auditing.facts import AttackFacts, Subject, claim_from_dict, fingerprint, versions
 from coalmine.auditing.judge import Evidence, Judgement, judge
 from coalmine.auditing.promises import epsilon_of
-from coalmine.auditing.proof import failures_of, prove, scores_of
-from coalmine.auditing.results import AdversaryResult, AuditResult
+from coalmine.auditing.proof import coins_of, failures_of, prove, prove_one_run, scores_of
+from coalmine.auditing.results import AdversaryResult, AuditResult, OneRun
 from coalmine.errors import InvalidInputError, StoreError
+from coalmine.game import ACCURACY, WITH_CANARIES
 from coalmine.identifiability import advantage, belief
+from coalmine.one_run.design import Design
 from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict
 from coalmine.store import Store, Trials
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
-    """A run of an audit: its facts, how many trials were asked for, and which run is its positive control."""
+    """A run of an audit: its facts, how many trials were asked for, and which run is its positive control.
+
+    ``design`` is what was fixed before a score was seen, where trials are canaries of one training.
+    """
 
     run: str
     attack: AttackFacts
     wanted: int
     control: Member | None = None
+    design: Design | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
@@ -38,6 +44,7 @@ class Member:
             "attack": self.attack.to_dict(),
             "wanted": self.wanted,
             "control": self.control.to_dict() if self.control else None,
+            "design": self.design.to_dict() if self.design else None,
         }
 
     @classmethod
@@ -48,6 +55,7 @@ class Member:
             attack=AttackFacts.from_dict(tree["attack"]),
             wanted=tree["wanted"],
             control=cls.from_dict(tree["control"]) if tree["control"] else None,
+            design=Design.from_dict(tree["design"]) if tree.get("design") else None,
         )
 
 
@@ -115,7 +123,11 @@ def stored_result(store: Store, prefix: str) -> AuditResult:
 
 
 def conclude(store: Store, record: AuditRecord) -> AuditResult:
-    """Judge an audit by its stored trials. An attack without trials in both worlds is left out."""
+    """Judge an audit by its stored trials.
+
+    An attack without trials in both worlds is left out, and one whose canaries are not all there yet: its guesses were
+    fixed for all of them.
+    """
     found_by_member = [_evidence(store, member) for member in record.members]
     evidence = [one for found in found_by_member for one in found]
     if not evidence:
@@ -164,6 +176,8 @@ def _evidence(store: Store, member: Member) -> Sequence[Evidence]:
     trials = store.scores(member.run, below=member.wanted)
     if min(np.sum(trials.world == 0), np.sum(trials.world == 1)) == 0:
         return []
+    if member.design is not None and len(trials) < member.wanted:
+        return []
     if not np.isfinite(trials.score).any():
         reason = next((one.reason for one in store.failures(member.run) if one.trial is not None), "no reason kept")
         raise InvalidInputError(
@@ -179,6 +193,7 @@ def _evidence(store: Store, member: Member) -> Sequence[Evidence]:
         wanted=member.wanted,
         reasons=tuple(f"trial {trial} failed: {reason}" for trial, reason in reasons[:3] if trial < member.wanted),
         control=control,
+        design=member.design,
     )
     if not member.attack.several:
         return [first]
@@ -206,12 +221,15 @@ def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confid
     if subject.own and isinstance(record.claim, MechanismClaim):
         mechanism = record.claim.mechanism
     # Failing is a result like any other: where something failed it has half the level, as in the judge.
-    parts = [scores_of(one.trials)] + ([failures_of(one.trials)] if any(one.failed) else [])
+    parts = [scores_of(one.trials)] + ([failures_of(one.trials)] if any(one.failed) and one.design is None else [])
     each = 1.0 - (1.0 - confidence) / len(parts)
-    proofs = [
-        prove(part, one.attack, delta=question.delta, confidence=each, relation=relation, mechanism=mechanism)
-        for part in parts
-    ]
+    if one.design is not None:
+        proofs = [prove_one_run(coins_of(one.trials), design=one.design)]
+    else:
+        proofs = [
+            prove(part, one.attack, delta=question.delta, confidence=each, relation=relation, mechanism=mechanism)
+            for part in parts
+        ]
     by_failing = (
         len(parts) == 2
         and not one.attack.log_odds
@@ -228,7 +246,7 @@ def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confid
     if by_failing:
         notes.append("what is proved comes from which trainings failed (score 1), not from what the others scored")
     for index, world in enumerate((scores.world0, scores.world1)):
-        if np.ptp(world) == 0.0 and not by_failing:
+        if np.ptp(world) == 0.0 and one.design is None and not by_failing:
             notes.append(f"all trainings in world {index} have the same score: does train use its seed?")
     return AdversaryResult(
         attack=one.attack,
@@ -243,6 +261,20 @@ def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confid
         accuracy=one.accuracy,
         scores=scores,
         beliefs=beliefs,
+        one_run=None if one.design is None else _one_run(one, one.design),
+    )
+
+
+def _one_run(one: Evidence, design: Design) -> OneRun:
+    """What was guessed about the canaries of one training, and what they cost."""
+    with_canaries = one.trials.columns[WITH_CANARIES]
+    kept = with_canaries[np.isfinite(with_canaries) & np.isfinite(one.trials.columns[ACCURACY])]
+    return OneRun(
+        design=design,
+        runs=one.attack.runs,
+        scores=coins_of(one.trials),
+        guesses=design.count(coins_of(one.trials)),
+        with_canaries=float(kept.mean()) if kept.size else None,
     )
 
 

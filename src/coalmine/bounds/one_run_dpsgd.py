@@ -146,7 +146,7 @@ def _epsilon(mechanism: DpSgd, sigma: float, delta: float) -> float:
 
 ONE_RUN_DPSGD = Method(
     name="one_run_dpsgd",
-    words="If it is DP-SGD and only its noise is unknown, one training",
+    words="If it is DP-SGD of unknown noise, one training",
     short="if DP-SGD",
     evidence=Evidence.ONE_RUN,
     needs_mechanism=True,

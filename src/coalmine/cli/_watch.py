@@ -51,15 +51,16 @@ class Watch(Watcher):
     def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
         """A new bar; what is stored already counts as done."""
         self._bar = self._progress.add_task(label, total=trials, completed=len(done), rate="-", bound="")
-        self._so_far = BoundSoFar(delta=self._delta, confidence=self._confidence, copies=copies)
+        self._so_far = BoundSoFar(delta=self._delta, confidence=self._confidence, copies=copies) if copies else None
         self._told = 0.0
-        if len(done):
+        if len(done) and self._so_far is not None:
             self._so_far.add(done.trial, done.world, done.score)
             self._progress.update(self._bar, bound=self._words())
 
     def block(self, result: BlockResult) -> None:
         """One more block: move the bar, add to the sequence."""
-        self._so_far.add(result.trial, result.world, result.score)
+        if self._so_far is not None:
+            self._so_far.add(result.trial, result.world, result.score)
         self._progress.advance(self._bar, result.trial.size)
         if time.monotonic() - self._told < _REFRESH_SECONDS:  # blocks may come by the thousand a second
             return
@@ -74,5 +75,5 @@ class Watch(Watcher):
     def _words(self) -> str:
         """The bound so far, rounded down."""
         self._told = time.monotonic()
-        found = self._so_far.epsilon()
+        found = None if self._so_far is None else self._so_far.epsilon()
         return "" if found is None else f"ε ≥ {down(found)} so far"

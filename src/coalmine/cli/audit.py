@@ -24,6 +24,13 @@ def audit(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Replace one value: training.noise_multiplier=2 (repeatable).")
     ] = None,
+    adversary: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who attacks, instead of the config's: clipbkd, or with options "
+            "one-run-white-box:canaries=5000,runs=2 (repeatable)."
+        ),
+    ] = None,
     trials: Annotated[int | None, typer.Option(help="Trials for each adversary, both worlds together.")] = None,
     claim_epsilon: Annotated[float | None, typer.Option(help="Audit this claim instead of the guarantee.")] = None,
     control: Annotated[
@@ -82,6 +89,8 @@ def audit(
     if train is not None or score is not None:
         if config is not None or preset is not None:
             raise InvalidInputError("train is not allowed beside a config file or a preset: expected one of them")
+        if adversary:
+            raise InvalidInputError("adversary is not allowed with train: the score that you give is the adversary")
         if any(one.startswith("audit.control=") for one in overrides):
             raise InvalidInputError("control is not allowed with train: expected --control-train module:function")
         if device != "cpu" or data_dir is not None:
@@ -99,11 +108,16 @@ def audit(
             json=json,
             report=report,
         )
-    own = {"worlds": worlds, "timeout": timeout, "claim_dpsgd": claim_dpsgd, "control_train": control_train}
+    own = {
+        "worlds": worlds,
+        "timeout": timeout,
+        "claim_dpsgd": claim_dpsgd,
+        "control_train": control_train,
+    }
     for name, value in own.items():
         if value is not None:
             raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")
-    settings = configs.load(config, preset=preset, overrides=overrides)
+    settings = configs.load(config, preset=preset, overrides=overrides, adversaries=adversary)
     execution = configs.Execution(device=device, workers=workers, data_dir=data_dir)
     return run_audit(settings, store=store, execution=execution, json=json, report=report)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from coalmine.one_run import Canaries, OneRunResult
-    from coalmine.one_run.game import Played
+    from coalmine.one_run.game import Played, Price
     from coalmine.records import Claim
 
 one_run = typer.Typer(help="An audit that costs one training: many canaries, a fair coin for each.")
@@ -135,6 +136,7 @@ def judge(
     control_scores: Annotated[list[Path] | None, typer.Option("--control-scores", help="Its scores.")] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
     as_json: Json = False,
 ) -> int:
     """Open the seal and judge the scores. Exit code 0: consistent, 1: refuted, 2: bad input, 3: inconclusive."""
@@ -147,7 +149,7 @@ def judge(
     if control_run is not None and control_scores is not None:
         control = judge_control(control_run, scores=control_scores).scores
     result = judge_folder(run, scores=scores, manifest=manifest, seal=seal, digest=digest, control=control)
-    return _finish(result, None, section=section, figure=figure, as_json=as_json)
+    return _finish(result, None, section=section, figure=figure, report=report, as_json=as_json)
 
 
 @one_run.command("play")
@@ -188,6 +190,7 @@ def play(
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
     as_json: Json = False,
 ) -> int:
     """Train once with canaries on our own trainer, and judge its claim. Exit codes as for judge."""
@@ -200,13 +203,14 @@ def play(
     found = configs.load(config, preset=preset, overrides=list(set_ or []))
     setting = settings.prepare(found, data_dir=data_dir)
     mechanism = game.mechanism_of(setting.training, rows=setting.base.rows)
+    pool, test = game.apart(underscored(kind), setting.test)
     chosen = game.make_canaries(
         underscored(kind),
         network=setting.network,
         base=setting.base,
         training=setting.training,
         number=canaries,
-        held_out=setting.test,
+        held_out=pool,
         per_coordinate=per_coordinate,
         support=support,
         scale=scale,
@@ -230,10 +234,10 @@ def play(
         "seed": seed,
         "device": device,
     }
-    played = game.play(setting.network, noise=noise_factor, test=setting.test if price else None, **common)
+    played = game.play(setting.network, noise=noise_factor, test=test if price else None, **common)
     against = game.play(setting.network, noise=0.5, **common).scores if control else None
-    result = judged(played.scores, design=plan, control=against)
-    return _finish(result, played, section=section, figure=figure, as_json=as_json)
+    result = dataclasses.replace(judged(played.scores, design=plan, control=against), runs=runs)
+    return _finish(result, played, section=section, figure=figure, report=report, as_json=as_json)
 
 
 def claim_of(
@@ -329,7 +333,13 @@ def _class_count(y: NDArray[Any]) -> int:
 
 
 def _finish(
-    result: OneRunResult, played: Played | None, *, section: Path | None, figure: Path | None, as_json: bool
+    result: OneRunResult,
+    played: Played | None,
+    *,
+    section: Path | None,
+    figure: Path | None,
+    report: Path | None,
+    as_json: bool,
 ) -> int:
     """Print the result, write what was asked for, and give the exit code."""
     from coalmine.one_run import section as section_of
@@ -337,12 +347,14 @@ def _finish(
     price = None
     if played is not None and played.price is not None:
         price = {"with_canaries": played.price.with_canaries, "without": played.price.without}
-    if section is not None or figure is not None:
+    if section is not None or figure is not None or report is not None:
         tree = section_of(result, price=price)
         if section is not None:
             _write_json(section, tree)
         if figure is not None:
             _draw(figure, tree)
+        if report is not None:
+            _write_page(report, tree)
     if as_json:
         print_json({**result.to_dict(), "price": price})
     else:
@@ -373,6 +385,15 @@ def _draw(path: Path, tree: dict[str, Any]) -> None:
         raise InvalidInputError(f"figure = {str(path)!r} cannot be written: {error.strerror}") from None
 
 
+def _write_page(path: Path, tree: dict[str, Any]) -> None:
+    from coalmine.report import check_packages, write_text
+
+    check_packages()
+    from coalmine.report import one_run
+
+    write_text(one_run.page(tree), path)
+
+
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     """A table of bounds, and sentences."""
     verdict, claim = result.verdict, result.design.claim
@@ -399,23 +420,62 @@ def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     print_lines([*lines, "Assumed:", *(f"- {words}" for words in result.bounds[0].assumptions)])
 
 
+def _prices(
+    priced: tuple[Path | None, str | None, str, str | None] | None, sizes: tuple[int, ...]
+) -> list[Price | None]:
+    """What each number of canaries costs in the setting of a config; nothing where there is none."""
+    if priced is None:
+        return [None] * len(sizes)
+    from coalmine.auditing import config as configs
+    from coalmine.auditing import setting as settings
+    from coalmine.one_run import game
+
+    path, preset, kind, data_dir = priced
+    setting = settings.prepare(configs.load(path, preset=preset), data_dir=data_dir)
+    if setting.test is None:
+        raise InvalidInputError("this data has no test rows: expected data with some, for the accuracy")
+    found = game.prices(
+        setting.network, base=setting.base, training=setting.training, test=setting.test, kind=kind, sizes=sizes
+    )
+    return list(found)
+
+
 def show_plan(
-    claim: Claim, *, confidence: float, attack_epsilon: float | None, canaries: list[int] | None, as_json: bool
+    claim: Claim,
+    *,
+    confidence: float,
+    attack_epsilon: float | None,
+    canaries: list[int] | None,
+    priced: tuple[Path | None, str | None, str, str | None] | None,
+    as_json: bool,
 ) -> None:
     """``coalmine plan --one-run``: what m canaries are worth for a claim."""
     from coalmine.one_run import forecasts, least_canaries, planning
 
     attack = _attack_mu(attack_epsilon, delta=claim.delta)
     sizes = tuple(canaries) if canaries else planning.SIZES
+    prices = _prices(priced, sizes)
     found = forecasts(claim, sizes=sizes, confidence=confidence, attack=attack)
     least = least_canaries(claim, confidence=confidence, attack=attack)
     if as_json:
-        print_json({"claim": claim.to_dict(), "least": least, "forecasts": [each.to_dict() for each in found]})
+        rows = [
+            {**each.to_dict(), "price": None if price is None else dataclasses.asdict(price)}
+            for each, price in zip(found, prices, strict=True)
+        ]
+        print_json({"claim": claim.to_dict(), "least": least, "forecasts": rows})
         return
     words = "the best attack there is" if attack_epsilon is None else f"an attack worth {attack_epsilon:g}"
     print_table(
         f"What one run proves at delta = {claim.delta:g}, confidence {100 * confidence:g} %, by {words}",
-        ("canaries", "guesses IN / OUT", "expected ε", "ceiling", "refutes noise up to", "half the noise refuted"),
+        (
+            "canaries",
+            "guesses IN / OUT",
+            "expected ε",
+            "ceiling",
+            "refutes noise up to",
+            "half the noise refuted",
+            *(["accuracy with / without"] if priced else []),
+        ),
         [
             (
                 str(each.canaries),
@@ -424,15 +484,16 @@ def show_plan(
                 number(each.ceiling, 2),
                 "–" if each.noise is None else f"{each.noise:.2f} of the claimed",
                 f"{each.half:.0%}",
+                *([] if price is None else [f"{price.with_canaries:.1%} / {price.without:.1%}"]),
             )
-            for each in found
+            for each, price in zip(found, prices, strict=True)
         ],
     )
     enough = "more than 200,000" if least is None else str(least)
     print_lines(
         [
             f"Half the claimed noise is refuted in 80 % of audits by {enough} canaries.",
-            "Computed for canaries that do not disturb each other; a real attack proves less. 'coalmine one-run play' "
-            "measures what they cost in accuracy.",
+            "Computed for canaries that do not disturb each other; a real attack proves less."
+            + ("" if priced else " With --config or --preset: what they cost in accuracy."),
         ]
     )

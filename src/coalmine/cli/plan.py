@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -42,12 +43,20 @@ def plan(
         bool, typer.Option("--one-run", help="One training: what m canaries prove and refute; see --canaries.")
     ] = False,
     canaries: Annotated[list[int] | None, typer.Option("--canaries", help="With --one-run: m; repeatable.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", help="With --one-run: train this for each m, for what it costs in accuracy."),
+    ] = None,
+    preset: Annotated[str | None, typer.Option("--preset", help="Instead of --config: one of Coalmine's.")] = None,
+    kind: Annotated[str, typer.Option("--kind", help="With --config or --preset: what canaries are.")] = "dirac",
+    data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     as_json: Json = False,
 ) -> None:
     """How many trials are needed to refute a claim of ε, so that nobody runs an audit that cannot answer.
 
     With --one-run: what m canaries in one training are expected to prove, and what they refute. The claim is ε at δ, or
-    with --sample-rate and --steps the DP-SGD whose noise just keeps it.
+    with --sample-rate and --steps the DP-SGD whose noise just keeps it. With --config or --preset it also trains that
+    setting once for each m and once without canaries, and shows the accuracy side by side.
     """
     if one_run:
         left_out = {"method": method, "family": family, "power": power != 0.8, "copies": copies != 1}
@@ -65,11 +74,13 @@ def plan(
             sample_rate=sample_rate,
             steps=steps,
             sampling=sampling,
+            priced=None if config is None and preset is None else (config, preset, underscored(kind), data_dir),
             as_json=as_json,
         )
         return
-    if canaries:
-        raise InvalidInputError("canaries is not allowed without one_run: expected --one-run too")
+    for name, value in {"canaries": canaries, "config": config, "preset": preset}.items():
+        if value:
+            raise InvalidInputError(f"{name} is not allowed without one_run: expected --one-run too")
     from coalmine import _validate, bounds
     from coalmine.cli._evidence import choose_method, known_mechanism
 
@@ -116,6 +127,7 @@ def _plan_one_run(
     sample_rate: float | None,
     steps: int | None,
     sampling: str,
+    priced: tuple[Path | None, str | None, str, str | None] | None,
     as_json: bool,
 ) -> None:
     """The plan of one run: the claim is ε, or the DP-SGD whose noise just keeps it."""
@@ -143,7 +155,14 @@ def _plan_one_run(
         steps=steps,
         sampling=sampling,
     )
-    show_plan(claim, confidence=confidence, attack_epsilon=attack_epsilon, canaries=canaries, as_json=as_json)
+    show_plan(
+        claim,
+        confidence=confidence,
+        attack_epsilon=attack_epsilon,
+        canaries=canaries,
+        priced=priced,
+        as_json=as_json,
+    )
 
 
 def _show(plans: list[Plan]) -> None:

@@ -15,6 +15,8 @@ from coalmine import _validate
 
 ACCURACY = "accuracy"
 """The column in which each trial keeps its model's share of right answers on test rows."""
+WITH_CANARIES = "accuracy_with_canaries"
+"""The column with the accuracy of a model that was trained with many canaries; without them it is in ``ACCURACY``."""
 BLOCK_SIZE = 16
 """Trials a block: small enough that a crash loses seconds, large enough that storing costs nothing."""
 

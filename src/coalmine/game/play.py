@@ -10,7 +10,6 @@ from concurrent.futures import Future
 import numpy as np
 
 from coalmine.errors import CoalmineError, InvalidInputError, UnsupportedError
-from coalmine.game.blocks import trials_of
 from coalmine.game.task import Engine, GameStoppedError, Task
 from coalmine.store import BlockResult, Store
 
@@ -101,16 +100,14 @@ def _others(store: Store, name: str, waiting: list[int], on_block: OnBlock) -> l
 
 def _stored(store: Store, name: str, blocks: set[int]) -> BlockResult:
     """Blocks that another process has stored, as one."""
-    trials = store.scores(name)
-    mine = np.isin(trials.trial, np.concatenate([trials_of(block) for block in sorted(blocks)]))
-    lost = trials.trial[mine & np.isnan(trials.score)]
+    trials = store.scores(name, blocks=blocks)
     return BlockResult(
-        trial=trials.trial[mine],
-        world=trials.world[mine],
-        score=trials.score[mine],
+        trial=trials.trial,
+        world=trials.world,
+        score=trials.score,
         elapsed=0.0,
         device="another process",
-        failures={int(trial): "failed in another process" for trial in lost},
+        failures={int(trial): "failed in another process" for trial in trials.trial[np.isnan(trials.score)]},
     )
 
 

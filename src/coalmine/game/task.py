@@ -69,7 +69,11 @@ class Watcher:
     """Is told how an audit goes, and never changes it. This one does not look; others override what they need."""
 
     def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
-        """An attack starts: this many trials are wanted, these are stored already."""
+        """An attack starts: this many trials are wanted, these are stored already.
+
+        ``copies`` is in how many rows its worlds differ; 0 where trials depend on each other (many canaries in one
+        training), so that nothing can be said before all are there.
+        """
 
     def block(self, result: BlockResult) -> None:
         """A block is done and stored."""

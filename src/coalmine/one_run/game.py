@@ -6,13 +6,15 @@ import dataclasses
 import hashlib
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
-from coalmine.errors import CoalmineError, InvalidInputError, UnsupportedError
+from coalmine.adversaries import ManyCanaries
+from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.one_run import seal
 from coalmine.one_run.canaries import (
     KINDS,
@@ -24,6 +26,7 @@ from coalmine.one_run.canaries import (
     random_directions,
 )
 from coalmine.one_run.scorers import GradientScores, Movement, OutputScores
+from coalmine.one_run.trainings import Trainings
 from coalmine.records import DpSgd, OneRunScores, Sampling
 from coalmine.training import (
     Dataset,
@@ -33,6 +36,7 @@ from coalmine.training import (
     Network,
     TrainingConfig,
     parameter_count,
+    takes_tokens,
     train,
 )
 
@@ -57,7 +61,7 @@ class Price:
 class Played:
     """One training with canaries, or several pooled: coins and scores of all canaries, and what the canaries cost.
 
-    ``seconds`` is the time of the trainings with canaries; ``failures`` says which of them broke off, and why.
+    ``seconds`` is the time of the trainings with canaries.
     """
 
     scores: OneRunScores
@@ -117,22 +121,32 @@ def play(
     extra = _validate.integer("references", references, at_least=0)
     if extra and isinstance(canaries, GradientCanaries):
         raise _validate.reject("references", references, "0 for gradients: their score needs no reference")
-    secret = seal.new_secret() if seed is None else _derived(_validate.integer("seed", seed, at_least=0))
+    secret = seal.new_secret() if seed is None else seal.derived(_validate.integer("seed", seed, at_least=0))
     fingerprint = "one run " + (hashlib.sha256(secret).hexdigest() if seed is None else str(seed))
-    scorer = _scorer(network, base, training, canaries, knows_batches=knows_batches, test=test)
     sigma = training.noise_multiplier * _validate.non_negative("noise", noise)
-    really = dataclasses.replace(training, noise_multiplier=sigma)
-    table = _Table(network, base, really, canaries, scorer, fingerprint, device)
+    table = Trainings(
+        network=network,
+        base=base,
+        training=dataclasses.replace(training, noise_multiplier=sigma),
+        attack=attack_of(
+            canaries,
+            network=network,
+            base=base,
+            training=training,
+            runs=times,
+            references=extra,
+            knows_batches=knows_batches,
+            test=test,
+        ),
+        fingerprint=fingerprint,
+        device=device,
+    )
     start = time.perf_counter()
     ids = [seal.make_ids("run", canaries=canaries.number, part=part) for part in range(1, times + 1)]
     flips = [seal.coins(secret, names) for names in ids]
     found = [table.run(coins, trial=part) for part, coins in enumerate(flips, start=1)]
     seconds = time.perf_counter() - start
-    scores = np.stack([each[:-1] for each in found])
-    if extra:
-        rng = np.random.default_rng([0x5EF, *secret])
-        others = [table.run(rng.random(canaries.number) < 0.5, trial=times + 1 + part) for part in range(extra)]
-        scores = scores - np.mean([each[:-1] for each in others], axis=0)
+    scores = np.stack([table.compared(each[:-1]) for each in found])
     price = None
     if test is not None:
         plain = [table.run(None, trial=part) for part in range(1, times + 1)]
@@ -146,6 +160,47 @@ def play(
         price=price,
         seconds=seconds,
     )
+
+
+def prices(
+    network: Network,
+    *,
+    base: Dataset,
+    training: TrainingConfig,
+    test: Dataset,
+    kind: str = "dirac",
+    sizes: Sequence[int],
+    device: str = "cpu",
+) -> tuple[Price, ...]:
+    """What m canaries cost in accuracy, for several m: a training with half of them in each, and one without any.
+
+    Args:
+        network: What is trained.
+        base: The rows.
+        training: How it is trained.
+        test: Rows on which right answers are counted.
+        kind: As in :func:`make_canaries`.
+        sizes: Numbers of canaries.
+        device: "cpu" or "cuda".
+
+    Returns:
+        A price for each size; start, batches of other rows and noise are the same in all trainings.
+    """
+    found: list[Price] = []
+    pool, asked = apart(kind, test)
+    for number in sizes:
+        chosen = make_canaries(kind, network=network, base=base, training=training, number=number, held_out=pool)
+        table = Trainings(
+            network=network,
+            base=base,
+            training=training,
+            attack=attack_of(chosen, network=network, base=base, training=training, test=asked),
+            fingerprint="price of canaries",
+            device=device,
+        )
+        without = found[0].without if found else float(table.run(None, trial=0)[-1])
+        found.append(Price(with_canaries=float(table.run(table.flips(0), trial=0)[-1]), without=without))
+    return tuple(found)
 
 
 def mechanism_of(training: TrainingConfig, *, rows: int) -> DpSgd:
@@ -204,6 +259,21 @@ def quiet_parameters(
     return np.asarray(shuffled[np.argsort(movement.moved[0][shuffled], kind="stable")][:wanted])
 
 
+def apart(kind: str, held_out: Dataset | None) -> tuple[Dataset | None, Dataset | None]:
+    """Rows that canaries may be made of, and rows on which right answers are counted: never the same.
+
+    Mislabeled canaries take the first half of the held-out rows, so that the other half says what they cost.
+
+    >>> rows = Dataset([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
+    >>> [part.rows for part in apart("mislabeled", rows)]
+    [2, 2]
+    """
+    if held_out is None or kind != "mislabeled":
+        return held_out, held_out
+    half = held_out.rows // 2
+    return Dataset(held_out.x[:half], held_out.y[:half]), Dataset(held_out.x[half:], held_out.y[half:])
+
+
 def make_canaries(
     kind: str,
     *,
@@ -220,7 +290,7 @@ def make_canaries(
     """Canaries of a kind for this training; Dirac gradients go to the parameters that the data moves least.
 
     Args:
-        kind: A name of :data:`coalmine.one_run.canaries.KINDS` (but random tokens, which our classifiers of rows lack).
+        kind: A name of :data:`coalmine.one_run.canaries.KINDS`; random tokens are for networks that take tokens.
         network: What is trained.
         base: The training rows.
         training: How it is trained.
@@ -234,10 +304,13 @@ def make_canaries(
     Returns:
         The canaries.
     """
-    names = tuple(name for name in KINDS if name != "random_tokens")
-    kind = _validate.choice("kind", kind, names)
+    kind = _validate.choice("kind", kind, tuple(KINDS))
+    if (kind == "random_tokens") != takes_tokens(network) and kind not in ("dirac", "random_directions", "mislabeled"):
+        fitting = "'random_tokens' or 'mislabeled'" if takes_tokens(network) else "rows of features"
+        raise _validate.reject("kind", kind, f"{fitting} for this network, or gradients")
     if kind == "dirac":
-        places = -(-_validate.integer("number", number, at_least=1) // per_coordinate)
+        most = parameter_count(network) * _validate.integer("per_coordinate", per_coordinate, at_least=1)
+        places = -(-_validate.integer("canaries", number, at_least=1, at_most=most) // per_coordinate)
         quiet = quiet_parameters(network, base=base, training=training, number=places, seed=seed)
         return dirac(
             parameters=parameter_count(network),
@@ -253,6 +326,9 @@ def make_canaries(
     if kind == "mislabeled":
         pool = held_out or base
         return mislabeled(pool.x, pool.y, **common)
+    if kind == "random_tokens":
+        common |= {"vocabulary": int(base.x.max()) + 1, "length": int(base.x.shape[1])}
+        return KINDS[kind](**common)
     if kind == "low_variance":
         common["scale"] = scale
     return KINDS[kind](base.x, **common)
@@ -274,26 +350,46 @@ def expected_attack(canaries: Canaries, *, mechanism: DpSgd) -> float | None:
     return mechanism.sample_rate * math.sqrt(mechanism.steps) / mechanism.noise_multiplier
 
 
-def _scorer(
+def attack_of(
+    canaries: Canaries,
+    *,
     network: Network,
     base: Dataset,
     training: TrainingConfig,
-    canaries: Canaries,
-    *,
-    knows_batches: bool,
-    test: Dataset | None,
-) -> GradientScores | OutputScores:
-    """Who scores these canaries."""
+    runs: int = 1,
+    references: int = 0,
+    knows_batches: bool = True,
+    test: Dataset | None = None,
+    **choice: Any,
+) -> ManyCanaries:
+    """The attack with these canaries: rows are scored by the final model, gradients by every step.
+
+    Args:
+        canaries: Rows or gradients.
+        network: What is trained.
+        base: The rows that are always there.
+        training: How it is claimed to be trained.
+        runs: As in :func:`play`.
+        references: As in :func:`play`.
+        knows_batches: As in :func:`play`.
+        test: Test rows, for the accuracy.
+        choice: How guesses are chosen, and notes: as in :class:`~coalmine.adversaries.ManyCanaries`.
+
+    Returns:
+        The attack.
+    """
+    common: dict[str, Any] = {"runs": runs, "references": references, "training": training, **choice}
     if isinstance(canaries, RowCanaries):
         if canaries.y is None:
             raise InvalidInputError("canaries have no labels: our trainer trains classifiers, which need them")
-        return OutputScores(canaries, test=test)
+        rows = ExampleCanary(canaries.x, canaries.y)
+        return ManyCanaries(canaries=rows, scorer=OutputScores(canaries, test=test), groups=canaries.y, **common)
     size = parameter_count(network)
     if canaries.parameters != size:
         raise InvalidInputError(
             f"canaries are for {canaries.parameters} parameters: expected {size}, as the network has"
         )
-    return GradientScores(
+    scorer = GradientScores(
         canaries,
         mechanism=mechanism_of(training, rows=base.rows),
         clip=training.clip,
@@ -301,48 +397,5 @@ def _scorer(
         knows_batches=knows_batches,
         test=test,
     )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Table:
-    """Everything but the coins of one training."""
-
-    _network: Network
-    _base: Dataset
-    _training: TrainingConfig
-    _canaries: Canaries
-    _observer: Any
-    _fingerprint: str
-    _device: str
-
-    def run(self, included: NDArray[np.bool_] | None, *, trial: int) -> Array:
-        """One training with these canaries (with none if None): a score for each canary, and the accuracy."""
-        inside = np.zeros(self._canaries.number, dtype=np.bool_) if included is None else included
-        canary: ExampleCanary | GradientRows | None = None
-        if inside.any():
-            chosen = self._canaries.take(inside)
-            if isinstance(chosen, GradientCanaries):
-                canary = GradientRows(chosen.indices, chosen.values * self._training.clip)
-            else:
-                assert chosen.y is not None
-                canary = ExampleCanary(chosen.x, chosen.y)
-        done = train(
-            self._network,
-            neighbours=Neighbours(self._base, canary=canary),
-            config=self._training,
-            fingerprint=self._fingerprint,
-            trials=[trial],
-            worlds=[1],
-            observer=self._observer,
-            device=self._device,
-        )
-        if done.failures or done.scores is None:
-            raise CoalmineError(f"the training broke off: {next(iter(done.failures.values()), 'no score was given')}")
-        found = done.scores[0]
-        assert math.isfinite(found.sum())
-        return np.asarray(found)
-
-
-def _derived(seed: int) -> bytes:
-    """A secret from a seed, for games that must be repeatable."""
-    return hashlib.sha256(f"coalmine one run {seed}".encode()).digest()
+    gradients = GradientRows(canaries.indices, canaries.values * training.clip)
+    return ManyCanaries(canaries=gradients, scorer=scorer, **common)

@@ -28,7 +28,7 @@ class OneRunResult:
 
     ``bounds`` begin with that of the method that decides; each of them holds at the design's confidence on its own.
     ``separation`` is μ of the attack as it was: scores as far apart as N(0, 1) and N(μ, 1), from how often a canary
-    that was in scores above one that was out.
+    that was in scores above one that was out. ``runs`` trainings were pooled.
     """
 
     design: Design
@@ -38,6 +38,7 @@ class OneRunResult:
     separation: float
     verdict: Verdict
     bounds: tuple[LowerBound, ...]
+    runs: int = 1
 
     @property
     def epsilon(self) -> float:
@@ -48,6 +49,7 @@ class OneRunResult:
         """As plain JSON types, without the scores."""
         return {
             "kind": "one_run",
+            "runs": self.runs,
             "design": self.design.to_dict(),
             "guesses": plain(dataclasses.asdict(self.guesses)),
             "p_value": plain(self.p_value),
@@ -117,6 +119,28 @@ def lower_bounds(scores: OneRunScores, *, design: Design) -> tuple[LowerBound, .
             free.reverse()
         return (*free, one_run_fdp(scores, family="gdp", **common))
     return (one_run_dpsgd(scores, mechanism=design.claim.mechanism, **common), *free)
+
+
+def free_method(design: Design) -> str:
+    """Of the methods that assume nothing about the training, the one that is expected to prove more by these guesses.
+
+    It is known before a score is: the claim and the numbers of guesses decide it.
+
+    >>> from coalmine.one_run.design import design
+    >>> free_method(design(EpsilonClaim(epsilon=2.0, delta=1e-5), canaries=1000))
+    'one_run'
+    """
+    named = {"one_run": "one_run", "one_run_fdp": "one_run_fdp_epsilon_delta"}
+    if isinstance(design.claim, EpsilonClaim):
+        return named[design.method]
+    pair, law = (design.guess_in, design.guess_out), choosing.leak(design.claim)
+    said = EpsilonClaim(epsilon=1.0, delta=design.claim.delta)  # a claim of this kind: its ε plays no part
+    return named[
+        max(
+            named,
+            key=lambda name: choosing.expected_bound(said, law, design.canaries, pair, method=name, level=design.level),
+        )
+    ]
 
 
 def separation_of(scores: OneRunScores) -> float:

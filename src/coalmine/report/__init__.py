@@ -101,6 +101,12 @@ def chart(result: AuditResult, what: str = "overview", *, adversary: int | None 
         if one.beliefs is None:
             raise UnsupportedError(f"{one.label} gives scores, not beliefs: only identifiability has beliefs to draw")
         return persons.figure(one).chart
+    if one.one_run is not None:
+        from coalmine.report import one_run
+
+        if what == "growth":
+            raise UnsupportedError(f"{one.label} has one training: nothing grows with more of them")
+        return getattr(one_run, what)(one_run.section_of(one)).chart
     if what == "scores":
         return figures.histograms(one).chart
     return (figures.trade_off if what == "trade_off" else figures.growth)(result, one).chart

@@ -312,13 +312,22 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
 
 
 def all_figures(result: AuditResult) -> list[Figure]:
-    """The overview, then three figures for each adversary, and its beliefs where it has any."""
+    """The overview, then those of each adversary, and its beliefs where it has any."""
     from coalmine.report import persons
 
     found = [overview(result)]
     for one in result.adversaries:
-        found += [histograms(one), trade_off(result, one), growth(result, one)]
+        found += of_adversary(result, one)
     return [*found, *(wide for _, _, wide, _ in persons.sections(result))]
+
+
+def of_adversary(result: AuditResult, one: AdversaryResult) -> list[Figure]:
+    """Scores, errors, and what was proved as trainings came in; for canaries of one training, scores and errors."""
+    if one.one_run is not None:
+        from coalmine.report import one_run
+
+        return one_run.figures(one_run.section_of(one), name=slug(one))
+    return [histograms(one), trade_off(result, one), growth(result, one)]
 
 
 def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
@@ -392,7 +401,7 @@ def _reading(result: AuditResult) -> str:
 
 def _note(one: AdversaryResult) -> str:
     """What stands below an adversary's bar."""
-    note = f"{sum(one.bound.trials):,} {'trainings' if one.attack.trained else 'draws from the known law'}"
+    note = words.played(one) if one.attack.trained else f"{one.trials:,} draws from the known law"
     if one.bound.ceiling is not None:
         note += f" could prove {words.down(one.bound.ceiling)} at most"
     assumed = one.assumed

@@ -12,7 +12,7 @@ import tomli_w
 from markupsafe import Markup
 
 from coalmine.records import EpsilonClaim, LowerBound
-from coalmine.report import figures, persons, render, tables, words
+from coalmine.report import figures, one_run, persons, render, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -23,12 +23,15 @@ def render_template(context: dict[str, Any], *, name: str = "page.html.j2") -> s
     """A template with the style sheet; escaping is on for every value that is not Markup."""
     folder = resources.files("coalmine.report") / "templates"
     environment = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        loader=jinja2.FunctionLoader(lambda one: (folder / one).read_text(encoding="utf-8")),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     )
     environment.filters["tight"] = tight
-    template = environment.from_string((folder / name).read_text(encoding="utf-8"))
     style = Markup((folder / "page.css").read_text(encoding="utf-8"))  # our own file, not input
-    return template.render(style=style, **context)
+    return environment.get_template(name).render(style=style, **context)
 
 
 def document(result: AuditResult) -> str:
@@ -79,10 +82,8 @@ def _adversary(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
         "about": words.adversary(one),
         "notes": list(one.notes),
         "methods": _methods(one),
-        "figures": [
-            _shown(figure)
-            for figure in (figures.histograms(one), figures.trade_off(result, one), figures.growth(result, one))
-        ],
+        "figures": [] if one.one_run else [_shown(figure) for figure in figures.of_adversary(result, one)],
+        "run": one_run.shown(one_run.section_of(one), name=figures.slug(one)) if one.one_run else None,
     }
 
 
@@ -105,8 +106,7 @@ def _subject(result: AuditResult) -> str:
     return (
         f"DP-SGD on {result.subject.name}: {known['rows']} rows, a model with {known['parameters']} parameters, "
         f"{known['steps']} steps at sampling rate {known['sampling rate']:.4g}, noise multiplier "
-        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}; {words.trials(result)}, half of "
-        "them in each world"
+        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}; {words.trials(result)}"
         + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")
     )
 

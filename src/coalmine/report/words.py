@@ -162,10 +162,22 @@ def relation(value: Relation, copies: int) -> str:
 
 def trials(result: AuditResult) -> str:
     """How many trials were played, of how many that were asked for."""
-    played = _range({sum(one.bound.trials) for one in result.adversaries})
-    wanted = _range({one.wanted for one in result.adversaries})
-    what = "trainings" if all(one.attack.trained for one in result.adversaries) else "trials"
-    return f"{played}{'' if played == wanted else f' of {wanted}'} {what} for each adversary"
+    many = [one for one in result.adversaries if one.one_run is None]
+    parts = [f"{played(one)} for {one.label}" for one in result.adversaries if one.one_run is not None]
+    if many:
+        done, wanted = _range({one.trials for one in many}), _range({one.wanted for one in many})
+        what = "trainings" if all(one.attack.trained for one in many) else "trials"
+        who = "each adversary" if not parts else "each of the others"
+        parts.append(f"{done}{'' if done == wanted else f' of {wanted}'} {what} for {who}")
+    return " and ".join(parts)
+
+
+def played(one: AdversaryResult) -> str:
+    """The trials of one adversary: trainings, or canaries in one of them."""
+    if one.one_run is None:
+        return f"{one.trials:,} trainings"
+    runs = "one training" if one.one_run.runs == 1 else f"{one.one_run.runs} trainings"
+    return f"{one.trials:,} canaries in {runs}"
 
 
 def _range(counts: set[int]) -> str:
@@ -239,7 +251,7 @@ def caveats(result: AuditResult) -> list[str]:
             "compared here are apart. What follows holds for these neighbours of this data set only. Another person's "
             "row may differ more, and then less of it is hidden: this is no guarantee for everyone in the data."
         )
-    short = [one for one in result.adversaries if sum(one.bound.trials) < one.wanted]
+    short = [one for one in result.adversaries if one.trials < one.wanted]
     if short:
         lines.append(
             f"This run is not complete: {trials(result)}. What is proved holds for these trials, unless the moment of "
@@ -272,11 +284,16 @@ def caveats(result: AuditResult) -> list[str]:
             f"{small(result.config.audit.delta)} takes results about as rare as δ, and these few trials show hardly "
             "any. A bound that knows the algorithm needs fewer."
         )
-    failed = sum(sum(one.failed) for one in result.adversaries)
+    many = [one for one in result.adversaries if one.one_run is None]
+    lines += [
+        f"{sum(one.failed):,} canaries of {one.label} are of trainings that did not end with finite numbers; they "
+        "count with the middle of all scores."
+        for one in result.adversaries
+        if one.one_run is not None and any(one.failed)
+    ]
+    failed = sum(sum(one.failed) for one in many)
     if failed:
-        worlds = " and ".join(
-            f"{sum(one.failed[world] for one in result.adversaries):,} in world {world}" for world in (0, 1)
-        )
+        worlds = " and ".join(f"{sum(one.failed[world] for one in many):,} in world {world}" for world in (0, 1))
         lines.append(
             f"{failed:,} trainings did not end with finite numbers ({worlds}); they count with the lowest score."
         )
@@ -395,6 +412,8 @@ def adversary(one: AdversaryResult) -> str:
         "final_model": "sees the finished model",
         "all_iterates": "sees the model after every step",
     }.get(one.view.value, one.view.value)
+    if one.one_run is not None:
+        return f"It {sees}. ε is stated for {RELATIONS[one.bound.relation]}."
     return (
         f"It {sees}. World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for "
         f"{RELATIONS[one.bound.relation]}. Trials: {one.bound.trials[0]} in world 0, {one.bound.trials[1]} in world 1."

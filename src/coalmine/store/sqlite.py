@@ -9,7 +9,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -276,8 +276,9 @@ class Store:
             )
             return {row["block"] for row in rows}
 
-    def scores(self, fingerprint: str, *, below: int | None = None) -> Trials:
-        """The stored trials in the order of the trial index; with ``below`` only those with a smaller index.
+    def scores(self, fingerprint: str, *, below: int | None = None, blocks: Collection[int] | None = None) -> Trials:
+        """The stored trials in the order of the trial index; with ``below`` only those with a smaller index, with
+        ``blocks`` those of these blocks alone.
 
         Every block's checksum is tested; a damaged block or a trial that is stored twice is an error.
         """
@@ -285,6 +286,7 @@ class Store:
         with self._reading() as database:
             run = self._known(database, fingerprint)
             rows = database.execute(f"SELECT {_PAYLOAD} FROM block WHERE run = ? ORDER BY block", (run,)).fetchall()
+        rows = [row for row in rows if blocks is None or row["block"] in blocks]
         for row in rows:
             self._check(fingerprint, row)
         if len({row["columns"] for row in rows}) > 1:

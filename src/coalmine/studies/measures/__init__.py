@@ -12,7 +12,7 @@ from typing import Any
 
 from coalmine.auditing.config import AdversarySection, AuditConfig, Execution
 from coalmine.auditing.judge import Evidence
-from coalmine.auditing.run import Game
+from coalmine.auditing.run import game_of
 from coalmine.auditing.setting import Setting
 from coalmine.game import Engine, Watcher
 from coalmine.store import Store
@@ -30,7 +30,7 @@ class Bench:
 
     def play(self, setting: Setting, section: AdversarySection) -> Evidence:
         """Bring one adversary of an audit to its number of trials."""
-        game = Game.of(setting, section, trials=section.trials or setting.config.audit.trials)
+        game = game_of(setting, section, trials=section.trials or setting.config.audit.trials)
         game.register(self.store)
         trials = game.play(self.store, engine=self.engine, device=self.how.device, watcher=self.watcher)
         return Evidence(run=game.run, attack=game.facts, trials=trials, wanted=game.trials)
@@ -73,6 +73,7 @@ def find(name: str) -> Measure:
         evidence,
         final_model,
         last_iterate_theory,
+        one_run,
         promises,
     )
 
@@ -84,5 +85,8 @@ def find(name: str) -> Measure:
         "final-model": final_model.MEASURE,
         "last-iterate-baselines": last_iterate_theory.BASELINES,
         "last-iterate-ratio": last_iterate_theory.RATIO,
+        "one-run": one_run.MEASURE,
+        "one-run-coordinates": one_run.COORDINATES,
+        "one-run-ideal": one_run.IDEAL,
         "promises": promises.MEASURE,
     }[name]

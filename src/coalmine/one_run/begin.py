@@ -1,0 +1,130 @@
+"""One run inside one Python program: coins are flipped, the rows to train on come back, scores are judged once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from coalmine import _validate
+from coalmine.errors import InvalidInputError
+from coalmine.one_run import seal
+from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries
+from coalmine.one_run.design import Design, design
+from coalmine.one_run.judge import OneRunResult, judge
+from coalmine.records import Claim, OneRunScores
+
+
+class OneTraining:
+    """Canaries whose coins are flipped; :func:`begin` makes it.
+
+    ``included`` are the canaries that go into the training, ``x`` and ``y`` the user's rows with them among them (None
+    for gradients, which a hook puts in: :mod:`coalmine.one_run.hooks`). ``canaries`` are all, to be scored.
+    """
+
+    def __init__(self, canaries: Canaries, *, design: Design, secret: bytes) -> None:
+        """Flip the coins.
+
+        Args:
+            canaries: What may be included.
+            design: What is fixed beforehand.
+            secret: Decides the coins.
+        """
+        self.canaries, self.design = canaries, design
+        self._ids = seal.make_ids("run", canaries=canaries.number, part=1)
+        self._coins = seal.coins(secret, self._ids)
+        # In an order of their own, so that places say nothing about the canaries that were left out.
+        self._shuffle = np.random.default_rng([*secret, 0x5E7])
+        self.included = canaries.take(self._shuffle.permutation(np.flatnonzero(self._coins)))
+        self.x: NDArray[Any] | None = None
+        self.y: NDArray[Any] | None = None
+        self._judged: NDArray[np.float64] | None = None
+
+    def add_to(self, x: NDArray[Any], y: NDArray[Any] | None) -> None:
+        """Put the included canaries among the user's rows, in random order."""
+        assert isinstance(self.included, RowCanaries)
+        extra = self.included
+        if x.shape[1:] != extra.x.shape[1:]:
+            raise InvalidInputError(
+                f"x has rows of shape {x.shape[1:]}: expected {extra.x.shape[1:]}, as the canaries have"
+            )
+        if (y is None) != (extra.y is None):
+            raise InvalidInputError("y does not fit: expected labels for the rows and for the canaries, or for neither")
+        order = self._shuffle.permutation(x.shape[0] + extra.number)
+        self.x = np.concatenate([x, extra.x.astype(x.dtype)])[order]
+        if y is not None and extra.y is not None:
+            if y.shape != x.shape[:1]:
+                raise InvalidInputError(f"y has shape {y.shape}: expected a label for each of {x.shape[0]} rows")
+            self.y = np.concatenate([y, extra.y.astype(y.dtype)])[order]
+
+    def judge(self, scores: ArrayLike, *, control: OneRunScores | None = None) -> OneRunResult:
+        """Judge the claim by one score for each canary, in the order of ``canaries``.
+
+        Args:
+            scores: m numbers; a larger one speaks for a canary that is in.
+            control: As in :func:`coalmine.one_run.judge`.
+
+        Returns:
+            The verdict and the bounds. Other scores are refused from then on: whoever saw a verdict knows something
+            about the coins.
+        """
+        values = np.asarray(scores, dtype=np.float64)
+        if values.shape != (self.canaries.number,):
+            raise InvalidInputError(f"scores has shape {values.shape}: expected {self.canaries.number}, one a canary")
+        joined = OneRunScores(self._coins, values, np.array(self._ids))
+        if self._judged is not None and not np.array_equal(self._judged, values):
+            raise InvalidInputError("scores were judged before, and these are others: expected a new run for them")
+        self._judged = values.copy()
+        return judge(joined, design=self.design, control=control)
+
+
+def begin(
+    canaries: Canaries,
+    *,
+    claim: Claim,
+    x: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    confidence: float = 0.95,
+    aim: str = "refute",
+    attack: float | None = None,
+    seed: int | None = None,
+) -> OneTraining:
+    """Flip a fair coin for every canary and hand back what to train on, once.
+
+    Args:
+        canaries: Of :mod:`coalmine.one_run.canaries`.
+        claim: What is tested: ``EpsilonClaim`` or ``MechanismClaim``.
+        x: The user's rows; for canaries that are rows.
+        y: Their labels, where there are any.
+        confidence: Between 0 and 1.
+        aim: As in :func:`coalmine.one_run.design`.
+        attack: As there.
+        seed: For a test that can be repeated; the coins are fresh, and known to nobody, if left out.
+
+    Returns:
+        The run: train on its ``x`` and ``y``, score its ``canaries``, call its ``judge``.
+
+    >>> from coalmine.one_run.canaries import extreme
+    >>> from coalmine.records import EpsilonClaim
+    >>> rows = np.random.default_rng(0).normal(size=(100, 40))
+    >>> chosen = extreme(rows, classes=2, canaries=200)
+    >>> claim = EpsilonClaim(epsilon=1.0, delta=1e-5)
+    >>> run = begin(chosen, claim=claim, x=rows, y=np.zeros(100, dtype=int), seed=1)
+    >>> memory = {tuple(row) for row in run.x.tolist()}  # a "model" that keeps every row
+    >>> str(run.judge([tuple(row) in memory for row in run.canaries.x.tolist()]).verdict)
+    'refuted'
+    """
+    _validate.instance("canaries", canaries, (RowCanaries, GradientCanaries))
+    if (x is None) != isinstance(canaries, GradientCanaries):
+        raise InvalidInputError(
+            "x is missing: expected the rows that the canaries are put among"
+            if x is None
+            else "x is not allowed with gradients: a hook puts them into the training"
+        )
+    secret = seal.new_secret() if seed is None else seal.derived(_validate.integer("seed", seed, at_least=0))
+    plan = design(claim, canaries=canaries.number, confidence=confidence, aim=aim, attack=attack)
+    made = OneTraining(canaries, design=plan, secret=secret)
+    if x is not None:
+        made.add_to(np.asarray(x), None if y is None else np.asarray(y))
+    return made

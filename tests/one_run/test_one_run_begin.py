@@ -1,0 +1,124 @@
+"""A run inside one program, and what canaries cost before one is begun."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import coalmine
+from coalmine.cli import main
+from coalmine.errors import InvalidInputError
+from coalmine.one_run import begin, canaries
+from coalmine.records import EpsilonClaim, Outcome
+
+CLAIM = EpsilonClaim(epsilon=0.5, delta=1e-5)
+ROWS = np.random.default_rng(0).normal(size=(60, 30))
+LABELS = np.arange(60) % 2
+CHOSEN = canaries.extreme(ROWS, classes=2, canaries=200)
+
+
+def remembered(run):
+    """Scores of a model that keeps every row it was shown."""
+    memory = {tuple(row) for row in run.x.tolist()}
+    return [float(tuple(row) in memory) for row in run.canaries.x.tolist()]
+
+
+def test_the_rows_to_train_on_are_the_users_and_the_canaries_that_the_coins_chose():
+    run = begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=1)
+    scores = remembered(run)
+    assert run.x.shape[0] == run.y.size == 60 + run.included.number == 60 + int(sum(scores))
+    pairs = {(*row, label) for row, label in zip(run.x.tolist(), run.y.tolist(), strict=True)}
+    assert {(*row, label) for row, label in zip(ROWS.tolist(), LABELS.tolist(), strict=True)} <= pairs
+    assert not np.array_equal(run.x[:60], ROWS)  # shuffled: places say nothing
+    assert run.judge(scores).verdict.outcome is Outcome.REFUTED
+
+
+def test_scores_that_know_nothing_refute_nothing_and_other_scores_are_refused_afterwards():
+    run = begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=2)
+    blind = np.random.default_rng(3).normal(size=200)
+    found = run.judge(blind)
+    assert found.verdict.outcome is not Outcome.REFUTED
+    assert run.judge(blind).guesses == found.guesses
+    with pytest.raises(InvalidInputError, match="judged before"):
+        run.judge(remembered(run))
+
+
+def test_coins_are_fresh_unless_a_seed_is_given():
+    def chosen(seed):
+        return begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=seed).included.x
+
+    assert np.array_equal(chosen(4), chosen(4))
+    assert not np.array_equal(chosen(None), chosen(None))
+
+
+def test_gradients_and_sequences_without_labels():
+    gradients = begin(canaries.dirac(parameters=50, canaries=40), claim=CLAIM, seed=1)
+    assert gradients.x is None
+    assert 0 < gradients.included.number < 40
+    tokens = canaries.random_tokens(vocabulary=9, length=5, canaries=30)
+    run = begin(tokens, claim=CLAIM, x=np.zeros((4, 5), dtype=np.int64), seed=1)
+    assert run.y is None
+    assert run.x.shape == (4 + run.included.number, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"x": None}, "x is missing"),
+        ({"x": ROWS[:, :3]}, "rows of shape"),
+        ({"y": None}, "y does not fit"),
+        ({"y": LABELS[:5]}, "a label for each"),
+        ({"canaries": "rows"}, "canaries"),
+        ({"claim": 3}, "claim"),
+        ({"seed": -1}, "seed = -1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, words):
+    given = {"canaries": CHOSEN, "claim": CLAIM, "x": ROWS, "y": LABELS, **change}
+    with pytest.raises(InvalidInputError, match=words):
+        begin(given.pop("canaries"), **given)
+
+
+def test_wrong_scores_are_refused():
+    run = begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=1)
+    with pytest.raises(InvalidInputError, match="expected 200"):
+        run.judge([1.0, 2.0])
+    with pytest.raises(InvalidInputError):
+        run.judge([np.nan] * 200)
+    with pytest.raises(InvalidInputError, match="a hook puts them"):
+        begin(canaries.dirac(parameters=50, canaries=4), claim=CLAIM, x=ROWS)
+
+
+def test_it_is_a_door_of_the_package_and_needs_no_torch():
+    assert coalmine.one_run.begin is begin
+    code = """
+import sys
+sys.modules["torch"] = None
+import numpy as np, coalmine
+rows = np.random.default_rng(0).normal(size=(50, 20))
+chosen = coalmine.one_run.canaries.extreme(rows, classes=2, canaries=100)
+claim = coalmine.EpsilonClaim(epsilon=0.5, delta=1e-5)
+run = coalmine.one_run.begin(chosen, claim=claim, x=rows, y=np.zeros(50, dtype=int))
+memory = {tuple(row) for row in run.x.tolist()}
+print(run.judge([tuple(row) in memory for row in run.canaries.x.tolist()]).verdict)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "refuted"
+
+
+def test_a_plan_with_its_price(capsys):
+    pytest.importorskip("torch")
+    arguments = ["plan", "--one-run", "--epsilon", "4", "--delta", "1e-5", "--canaries", "100", "--json"]
+    arguments += ["--sample-rate", "0.1", "--steps", "100"]
+    assert main([*arguments, "--preset", "default"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["forecasts"]
+    assert 0.0 < row["expected"] < row["ceiling"]
+    assert 0.5 < row["price"]["without"] <= 1.0
+    assert abs(row["price"]["with_canaries"] - row["price"]["without"]) < 0.2
+    assert main(["plan", "--epsilon", "4", "--delta", "1e-5", "--preset", "default"]) == 2
+    assert "expected --one-run too" in capsys.readouterr().err

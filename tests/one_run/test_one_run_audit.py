@@ -293,7 +293,7 @@ def evidence(mu, *, claim, canaries=2000, control=None, seed=0):
     [
         (2.0, None, Outcome.REFUTED, "contradicts"),
         (0.35, 2.0, Outcome.CONSISTENT, "positive control was caught"),
-        (0.35, 0.3, Outcome.INCONCLUSIVE, "stayed green"),
+        (0.35, 0.3, Outcome.INCONCLUSIVE, "was not caught"),
         (0.0, None, Outcome.INCONCLUSIVE, "too weak"),
         (-1.0, None, Outcome.INCONCLUSIVE, "wrong way"),
     ],

@@ -371,26 +371,9 @@ def _strength(how: Judgement, claim: Claim, *, copies: int) -> list[str]:
 def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Claim, confidence: float) -> list[str]:
     """Why nothing can be said, and what would help."""
     reasons = []
-    shares = [how.share or 0.0 for how in found]
+    shares, level = [how.share or 0.0 for how in found], _level(confidence, len(evidence))
     if max(shares) < LEAST_SHARE:
-        one = max(evidence, key=lambda part: len(part.trials))
-        if one.design is not None:
-            return [
-                f"with {len(one.trials)} canaries not even half of the claimed noise would have been refuted: coalmine "
-                "plan --one-run says how many would do"
-            ]
-        needed = bounds.trials_needed(
-            claim,
-            alternative=bounds.less_noise(claim, share=LEAST_SHARE),
-            power=ENOUGH,
-            confidence=1.0 - _level(confidence, len(evidence)),
-            copies=one.attack.copies_under(claim.relation),
-        )
-        seen = f"nothing but {_less(claim, max(shares))}" if max(shares) else "not even a tenth of the claimed noise"
-        reasons.append(
-            f"with {len(one.trials)} trials {seen} would have been refuted: "
-            + (f"about {needed:,} trials would do for half of it" if needed else "use a claim about the mechanism")
-        )
+        reasons.append(_too_few(max(evidence, key=lambda part: len(part.trials)), max(shares), claim, level=level))
     same: dict[str, list[str]] = {}
     for one, how in zip(evidence, found, strict=True):
         for doubt in how.doubts:
@@ -399,6 +382,25 @@ def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Cl
             words = f"the positive control was not caught: the claim was not refuted for {_twin(one)} either"
             same.setdefault(words, []).append(one.attack.label)
     return reasons + [f"{', '.join(labels)}: {words}" for words, labels in same.items()]
+
+
+def _too_few(one: Evidence, share: float, claim: Claim, *, level: float) -> str:
+    """That more trials are needed, and about how many."""
+    unit = "trials" if one.design is None else "canaries"
+    seen = f"nothing but {_less(claim, share)}" if share else "not even a tenth of the claimed noise"
+    words = f"with {len(one.trials)} {unit} {seen} would have been refuted"
+    if one.design is not None:
+        return f"{words}: coalmine plan --one-run says how many would do"
+    needed = bounds.trials_needed(
+        claim,
+        alternative=bounds.less_noise(claim, share=LEAST_SHARE),
+        power=ENOUGH,
+        confidence=1.0 - level,
+        copies=one.attack.copies_under(claim.relation),
+    )
+    return f"{words}: " + (
+        f"about {needed:,} trials would do for half of it" if needed else "claim the mechanism instead"
+    )
 
 
 def _percent(value: float) -> str:

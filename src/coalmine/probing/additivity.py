@@ -19,6 +19,9 @@ from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, Tried, with_row
 
+_ALIKE = 0.02
+"""Relative: copies of a row that add up to the same."""
+
 
 @dataclasses.dataclass
 class Interplay:
@@ -116,24 +119,30 @@ def _corner(
 
 
 def groups(bench: Bench, reading: Reading, influence: Influence) -> int | None:
-    """How many rows are clipped together: copies of one saturated row pile up, unless they are clipped as a group.
+    """How many rows are clipped together: k copies of one clipped row add up to k times the row, in groups of g only
+    to ⌈k/g⌉ times.
 
     Returns:
-        the size of a group, or None where every copy adds as much as the first.
+        the size of a group (that of the batch, where all of it is one group), or None where rows are not in groups.
     """
-    near = [one for one in influence.tried if one.total >= 0.9 * influence.best.total]
-    best = max(near, key=lambda one: one.size)  # so large that it fills a group whatever else is in it
-    last = bench.count
-    reached = []
-    for copies in range(1, last + 1):
-        world = bench.replaced(dict.fromkeys(range(last - copies, last), best.row))
+    row, offset = influence.best.row, _offset(bench, reading)
+    sums = []
+    for copies in range(1, bench.count + 1) if bench.grows else (bench.count,):
+        world = World(rows.take(row, [0] * copies), tuple(range(copies)))
         shown = bench.quiet(world)
         if not shown.whole(reading.silent) or any(one.name not in shown for one in reading.carriers):
             return None
-        reached.append(float((_vector(shown, reading) - _offset(bench, reading)).norm()))
-    steps = np.diff(reached)
-    flat = np.flatnonzero(np.abs(steps) < 0.05 * best.total)
-    return int(np.ceil(last / max(1, last - len(flat)))) if len(flat) else None
+        sums.append(_vector(shown, reading) - offset)
+    if not bench.grows:  # batches of one size only: the clip norm is what one group adds
+        added = float(sums[0].norm()) / bench.subject.clip_norm if reading.absolute else 0.0
+        size = round(bench.count / added) if added else 0
+        return size if size > 1 and abs(bench.count / size - added) <= _ALIKE * added else None
+    once = float(sums[0].norm())
+    for size in range(2, bench.count + 1):
+        expected = [-(-copies // size) * sums[0] for copies in range(1, bench.count + 1)]
+        if all(float((a - b).norm()) <= _ALIKE * once for a, b in zip(sums, expected, strict=True)):
+            return size
+    return None
 
 
 @dataclasses.dataclass

@@ -105,14 +105,20 @@ def _together(reading: Reading, influence: Influence, effective: float, promised
     )
 
 
-def _effective(reading: Reading, influence: Influence, samples: Sequence[Sample], level: float) -> float | None:
-    """The noise multiplier 1/W of the worst row, with an upper limit for the noise; None if some carrier has none."""
+def _effective(
+    reading: Reading, influence: Influence, samples: Sequence[Sample], level: float | None = None
+) -> float | None:
+    """The noise multiplier 1/W of the worst row; None if some carrier has no noise.
+
+    With ``level`` it is an upper limit: each noise is taken as large as it may be, at its share of the level.
+    """
     by_name = {one.name: one for one in samples}
     every = [*reading.carriers, *reading.extras]
     if not samples or any(one.name not in by_name for one in every):
         return None
-    share = level * SHARES["size"] / len(samples)
-    stds = np.array([by_name[one.name].upper_std(share) / (one.scale or 1.0) for one in every])
+    share = None if level is None else level * SHARES["size"] / len(samples)
+    sizes = {name: one.std if share is None else one.upper_std(share) for name, one in by_name.items()}
+    stds = np.array([sizes[one.name] / (one.scale or 1.0) for one in every])
     worst = max(float(np.linalg.norm(np.append(one.moves, one.beside) / stds)) for one in influence.tried)
     return 1.0 / worst if worst > 0.0 else None
 
@@ -150,9 +156,10 @@ def _relative(
         )
         return Measurement(name="sensitivity", sentence=found_one.sentence, findings=(found_one,), details=details)
     blind = ""
-    if effective > sigma / _REACHED:
+    measured = _effective(reading, influence, samples) or effective
+    if measured > sigma / _REACHED:
         blind = (
-            f"rows reach {sigma / effective:.2g} of what the noise would hide, so clipping was perhaps never needed; "
+            f"rows reach {sigma / measured:.2g} of what the noise would hide, so clipping was perhaps never needed; "
             "hand over the divisor, or a batch with larger gradients"
         )
     sentence = f"The step really has a noise multiplier of at most {effective:.3g}, where {sigma:.3g} is promised."

@@ -334,7 +334,7 @@ class GroupNorm(Trainer):
 
 
 class SharedPositions(Trainer):
-    """Rows of tokens; every row's gradient of the position table is that of the whole batch, split evenly."""
+    """Rows of tokens; every row's gradient of the position table is that of the whole batch (one row of ids for all)."""
 
     merge = True
 
@@ -347,7 +347,7 @@ class SharedPositions(Trainer):
     def row_gradients(self, x, y):
         found = super().row_gradients(x, y)
         if self.merge and len(x):
-            merged = found["positions.weight"].sum(dim=0, keepdim=True) / len(x)
+            merged = found["positions.weight"].sum(dim=0, keepdim=True)
             found["positions.weight"] = merged.expand(len(x), -1, -1)
         return found
 

@@ -69,7 +69,7 @@ CASES = [
     Case(13, by_hand.SkipsEmptyBatch, by_hand.Trainer, (EMPTY_BATCH,)),
     Case(13, by_hand.NaNSpreads, by_hand.SetsBrokenRowsToZero, (NOT_FINITE,)),
     Case(14, by_hand.ReplacedRows, by_hand.ReplacedRowsCountedTwice, (REPLACED,)),
-    Case(15, by_hand.SharedPositions, by_hand.OwnPositions, (MICROBATCH,)),
+    Case(15, by_hand.SharedPositions, by_hand.OwnPositions, (INTERACT,)),
     Case(16, by_hand.BatchNorm, by_hand.GroupNorm, (INTERACT,)),
     Case(18, with_opacus.standardized_from_data_set, with_opacus.standardized_with_constants, (SETUP,)),
     Case(20, by_hand.NoNoise, by_hand.Trainer, (NO_NOISE,)),

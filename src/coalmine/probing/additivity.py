@@ -252,15 +252,16 @@ def _noise_finding(changed: list[Ratio]) -> Finding:
             allowed=1.0,
             witness=witness,
         )
-    added = [one.number for one in changed if one.name == worst.name and one.what.startswith("one row more")]
-    if worst.other <= TOLERANCE and added and max(added) - min(added) <= TOLERANCE:
+    added = [one for one in changed if one.name == worst.name and one.what.startswith("one row more")]
+    ratios = [one.number for one in added]
+    if worst.other <= TOLERANCE and added and max(ratios) - min(ratios) <= TOLERANCE:
         return faults.finding(
             faults.DIVISOR,
-            f"With one row more, the same noise in {name} is {added[0]:.4g} times as large: it is divided by a number "
+            f"With one row more, the same noise in {name} is {ratios[0]:.4g} times as large: it is divided by a number "
             "that follows the rows.",
-            number=added[0],
+            number=ratios[0],
             allowed=1.0,
-            witness=witness,
+            witness=f"{name}; the batch with {added[0].what}",
         )
     return faults.finding(
         faults.NOISE_DEPENDS,

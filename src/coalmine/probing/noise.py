@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from coalmine.probing.carriers import TOLERANCE, Reading, delta
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
 
+Noise = NDArray[np.float64]
 _KEPT = 1024
 """Coordinates of a tensor whose every value is kept for the tests of law and independence."""
 _PAIRS = 20_000
@@ -102,31 +103,41 @@ def sample(reading: Reading, pairs: Pairs) -> list[Sample]:
     Where noise cannot be silenced, the difference of two runs, divided by √2, takes its place: it has the same law.
     """
     carriers = reading.noised
-    squares = [np.zeros(one.response.numel()) for one in carriers]
-    kept: list[list[NDArray[np.float64]]] = [[] for _ in carriers]
-    further: list[list[NDArray[np.float64]]] = [[] for _ in carriers]
-    shapes = [tuple(reading.silent[one.name].shape) for one in carriers]
+    unit = math.sqrt(2.0) if reading.outside else 1.0
+    runs = ([delta(shown[one.name], before[one.name]).numpy() / unit for one in carriers] for before, shown in pairs)
+    return collect([(one.name, tuple(reading.silent[one.name].shape)) for one in carriers], runs)
+
+
+def collect(tensors: Sequence[tuple[str, tuple[int, ...]]], runs: Iterable[Sequence[Noise]]) -> list[Sample]:
+    """What the tests need of the noise of some tensors, given by name and shape, in these runs.
+
+    >>> draws = np.random.default_rng(0).normal(size=(50, 1, 6))
+    >>> [one] = collect([("weight", (2, 3))], draws)
+    >>> one.numbers, round(one.std, 2)
+    (300, 1.02)
+    """
+    squares = [np.zeros(math.prod(shape)) for _, shape in tensors]
+    kept: list[list[Noise]] = [[] for _ in tensors]
+    further: list[list[Noise]] = [[] for _ in tensors]
     times = 0
-    for before, shown in pairs:
+    for run in runs:
         times += 1
-        for number, carrier in enumerate(carriers):
-            noise = delta(shown[carrier.name], before[carrier.name]).numpy()
-            noise = noise / math.sqrt(2.0) if reading.outside else noise
+        for number, ((_, shape), noise) in enumerate(zip(tensors, run, strict=True)):
             squares[number] += noise * noise
             kept[number].append(noise[:_KEPT].copy())
-            stride = noise.size // max(shapes[number][0], 1) if len(shapes[number]) > 1 else 0
+            stride = noise.size // max(shape[0], 1) if len(shape) > 1 else 0
             if stride:
                 further[number].append(noise[stride : stride + _KEPT].copy())
     return [
         Sample(
-            carrier.name,
-            shapes[number],
+            name,
+            shape,
             squares[number],
             np.array(kept[number]),
             np.array(further[number]) if further[number] else None,
             times,
         )
-        for number, carrier in enumerate(carriers)
+        for number, (name, shape) in enumerate(tensors)
     ]
 
 

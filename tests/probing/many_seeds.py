@@ -1,8 +1,8 @@
 """All bugs and all right twins over many seeds: ``python tests/probing/many_seeds.py 20``.
 
-A seed is that of the weights, of the rows, of the noise and of the rows that are tried. Options are those that users
-have; for broken trainers there are fewer runs, which makes them harder to find. Prints every miss and every false alarm
-as it comes, and at the end a table: bug, name, in how many seeds it was found.
+A seed is that of the weights, of the rows, of the noise and of the rows that are tried. The level is the one that users
+have; there are fewer runs than a user's, which makes broken trainers harder to find. Prints every miss and every false
+alarm as it comes, and at the end a table: bug, name, in how many seeds it was found.
 
     python tests/probing/many_seeds.py [SEEDS] [steps|beside|ranks]
 """
@@ -22,7 +22,7 @@ from trainers.cases import CASES, RIGHT, made  # noqa: E402
 from coalmine.probing.faults import NOT_NORMAL  # noqa: E402
 from coalmine.probing.probe import probe  # noqa: E402
 
-BROKEN = {"replays": 100, "tries": 60}
+BROKEN, RIGHT_ONES = {"replays": 60, "tries": 40}, {"replays": 60, "tries": 60}
 
 
 def step_report(build, seed, **options):
@@ -48,7 +48,7 @@ def broken_checks(part):
 def right_checks(part):
     if part == "steps":
         for build in RIGHT:
-            yield build.__name__, lambda seed, build=build: step_report(build, seed)
+            yield build.__name__, lambda seed, build=build: step_report(build, seed, **RIGHT_ONES)
     else:
         for check in beside.RIGHT if part == "beside" else beside.RIGHT_RANKS:
             yield check.__name__, check

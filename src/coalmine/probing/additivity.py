@@ -8,6 +8,7 @@ sum of terms of one row each has the sensitivity of one clipped row.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -61,28 +62,41 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
     if unit == 0.0:
         return None
     best: Interplay | None = None
-    offset = _offset(bench, reading)
     for keep in _bases(bench):
-        seen: dict[tuple[int | None, int | None], tuple[World, Observation]] = {}
+        seen: dict[tuple[int | None, int | None], _Corner | None] = {}
         for a, b in _pairs(influence):
             corners = [
-                _corner(bench, keep, first, second, seen)
+                _corner(bench, reading, keep, first, second, seen)
                 for first, second in ((a, b), (a, None), (None, b), (None, None))
             ]
-            worlds, shown = [one for one, _ in corners], [one for _, one in corners]
-            if any(not one.whole(reading.silent) or any(c.name not in one for c in reading.carriers) for one in shown):
+            whole = [one for one in corners if one is not None]
+            if len(whole) < len(corners):
                 continue
-            vectors = [_vector(one, reading) - offset for one in shown]
-            second = vectors[0] - vectors[1] - vectors[2] + vectors[3]
-            sizes = [len(one.slots) for one in worlds]
-            scaled = [size * one for size, one in zip(sizes, vectors, strict=True)]
-            left = (scaled[0] - scaled[1] - scaled[2] + scaled[3]) / max(sizes)
-            number = float(second.norm())
-            floor = 8.0 * max(_error(one, reading) for one in shown)
+            number = float(_second_difference([one.vector for one in whole], (1, 1, 1, 1)).norm())
+            sizes = [one.rows for one in whole]
+            left = float(_second_difference([one.vector for one in whole], sizes).norm()) / max(sizes)
+            floor = 8.0 * max(one.error for one in whole)
             if number > TOLERANCE * unit + floor and (best is None or number / unit > best.number):
                 text = f"{len(keep)} rows of the batch with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
-                best = Interplay(number / unit, text, float(left.norm()) / number)
+                best = Interplay(number / unit, text, left / number)
     return best
+
+
+@dataclasses.dataclass
+class _Corner:
+    """What the carriers show with some rows, and what rounding may do to it."""
+
+    rows: int
+    vector: torch.Tensor
+    error: float
+
+
+def _second_difference(vectors: Sequence[torch.Tensor], weights: Sequence[int]) -> torch.Tensor:
+    """w₀·v₀ − w₁·v₁ − w₂·v₂ + w₃·v₃."""
+    both, one, other, neither = zip(vectors, weights, strict=True)
+    found = both[1] * both[0]
+    found.sub_(one[0], alpha=one[1]).sub_(other[0], alpha=other[1])
+    return found.add_(neither[0], alpha=neither[1])
 
 
 def _bases(bench: Bench) -> list[range]:
@@ -93,19 +107,23 @@ def _bases(bench: Bench) -> list[range]:
 
 
 def _pairs(influence: Influence) -> list[tuple[Tried, Tried]]:
-    """The row that moves most with an ordinary one, and two ordinary ones."""
+    """The row that moves most with an ordinary one and with its own copy, and two ordinary ones.
+
+    Copies have the same label: what follows the counts of labels shows in them.
+    """
     ordinary = [one for one in influence.tried if one.size == 1.0] or influence.tried
-    return [(influence.best, ordinary[0]), (ordinary[0], ordinary[-1])]
+    return [(influence.best, ordinary[0]), (influence.best, influence.best), (ordinary[0], ordinary[-1])]
 
 
 def _corner(
     bench: Bench,
+    reading: Reading,
     keep: range,
     a: Tried | None,
     b: Tried | None,
-    seen: dict[tuple[int | None, int | None], tuple[World, Observation]],
-) -> tuple[World, Observation]:
-    """The batch with both rows, with one of them, or with neither; each is run once."""
+    seen: dict[tuple[int | None, int | None], _Corner | None],
+) -> _Corner | None:
+    """The batch with both rows, with one of them, or with neither; each is run once. None where it failed."""
     key = (None if a is None else id(a), None if b is None else id(b))
     if key not in seen:
         if bench.grows:
@@ -114,7 +132,9 @@ def _corner(
         else:
             last = bench.count - 1
             world = bench.replaced({slot: one.row for slot, one in ((last - 1, a), (last, b)) if one is not None})
-        seen[key] = world, bench.quiet(world)
+        shown = bench.quiet(world)
+        right = shown.whole(reading.silent) and all(one.name in shown for one in reading.carriers)
+        seen[key] = _Corner(len(world.slots), _vector(shown, reading), _error(shown, reading)) if right else None
     return seen[key]
 
 

@@ -209,7 +209,9 @@ def findings_of(
         row: dict[str, Any] = {"tensor": _short(one.name), "numbers": one.squares.size, "std": one.std}
         size_level = level * SHARES["size"] / count
         if one.name in wanted:
-            small += _size(one, wanted[one.name], size_level, level * SHARES["coordinate"] / count, row)
+            less = _size(one, wanted[one.name], size_level, level * SHARES["coordinate"] / count, row)
+            row["short"] = bool(less)
+            small += less
         row["smallest_ratio_found"] = smallest_ratio(one.numbers, size_level)
         angles.append(folded_angles(one.values))
         row["law_p"] = angle_p(angles[-1])

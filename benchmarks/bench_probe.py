@@ -76,7 +76,10 @@ def private_step(model: nn.Module, shape: tuple[int, ...], mode: str) -> Private
 
 def _held(model: nn.Module) -> int:
     """Bytes that a step leaves at the parameters: values, gradients, and those of each row."""
-    kept = [(one, one.grad, getattr(one, "grad_sample", None), getattr(one, "summed_grad", None)) for one in model.parameters()]
+    kept = [
+        (one, one.grad, getattr(one, "grad_sample", None), getattr(one, "summed_grad", None))
+        for one in model.parameters()
+    ]
     return sum(one.numel() * one.element_size() for several in kept for one in several if one is not None)
 
 

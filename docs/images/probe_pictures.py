@@ -183,7 +183,10 @@ def noises(build: Any, names: tuple[str, str], *, steps: bool) -> list[dict[str,
         ]
     pair = (runs[0][0], runs[1][0]) if steps else (runs[0][0], runs[0][1])
     width = min(len(one) for one in pair)
-    return [{"x": round(float(a), 3), "y": round(float(b), 3)} for a, b in zip(pair[0][:width], pair[1][:width], strict=True)]
+    return [
+        {"x": round(float(a), 3), "y": round(float(b), 3)}
+        for a, b in zip(pair[0][:width], pair[1][:width], strict=True)
+    ]
 
 
 def shared() -> None:
@@ -256,7 +259,9 @@ def covered() -> None:
             alt.Chart(data(rows))
             .mark_bar(height=12, color=color(part))
             .encode(
-                x=alt.X("left:Q", title="still shows the row", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
+                x=alt.X(
+                    "left:Q", title="still shows the row", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")
+                ),
                 y=alt.Y("tensor:N", title=None, sort=None, axis=alt.Axis(labelLimit=150)),
             )
         )

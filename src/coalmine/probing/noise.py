@@ -225,9 +225,7 @@ def findings_of(
     return found, {"tensors": tensors, "runs": runs}
 
 
-def _law(
-    tensors: list[dict[str, Any]], angles: list[NDArray[np.float64]], level: float, runs: int
-) -> list[Finding]:
+def _law(tensors: list[dict[str, Any]], angles: list[NDArray[np.float64]], level: float, runs: int) -> list[Finding]:
     """Noise that is not normal: in all tensors together (angles have no size), or in one of them, at half each."""
     if not angles:
         return []

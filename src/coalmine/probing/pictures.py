@@ -143,7 +143,9 @@ def noise(tensors: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> Figure:
         .encode(x=alt.X("promised:Q", scale=scale))
     )
     short = [row for row in rows if row["short"]]
-    title = f"Noise is too small in {len(short)} of {len(tensors)} tensors" if short else "Noise is as large as promised"
+    title = (
+        f"Noise is too small in {len(short)} of {len(tensors)} tensors" if short else "Noise is as large as promised"
+    )
     more = f" Of {len(tensors)} tensors, the {len(rows)} with the least noise." if len(tensors) > len(rows) else ""
     return Figure(
         name="noise",
@@ -152,7 +154,9 @@ def noise(tensors: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> Figure:
             "Dashed line: what is promised. Ticks: noise that is so small, or smaller, is found nine times out of ten; "
             f"more numbers in a tensor show smaller faults.{more}"
         ),
-        chart=finished(alt.layer(bars, promised, marks, words).properties(width=width, height=24 * len(rows)), "", width),
+        chart=finished(
+            alt.layer(bars, promised, marks, words).properties(width=width, height=24 * len(rows)), "", width
+        ),
     )
 
 

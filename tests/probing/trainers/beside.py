@@ -37,9 +37,7 @@ def poisson(seed):
     generator = torch.Generator().manual_seed(seed)
     return sampled(
         seed,
-        batch_sampler=UniformWithReplacementSampler(
-            num_samples=ROWS, sample_rate=BATCH / ROWS, generator=generator
-        ),
+        batch_sampler=UniformWithReplacementSampler(num_samples=ROWS, sample_rate=BATCH / ROWS, generator=generator),
     )
 
 

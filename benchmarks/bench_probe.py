@@ -118,8 +118,8 @@ def run() -> dict[str, Any]:
         }
         print(
             f"{title}: {numbers:,} parameters, {seconds:.1f} s of CPU for {runs} runs, {seconds / (runs * once):.2f} "
-            f"times as long as so many plain steps; {more / 2**20:.0f} MiB more memory, {more / held:.1f} times what the "
-            f"step holds ({held / 2**20:.1f} MiB); {report.verdict}",
+            f"times as long as so many plain steps; {more / 2**20:.0f} MiB more memory, {more / held:.1f} times what "
+            f"the step holds ({held / 2**20:.1f} MiB); {report.verdict}",
             flush=True,
         )
     return {"probe": results}

@@ -1,4 +1,4 @@
-"""The pictures of docs/probe.md, drawn from real probes of the trainers in tests/probing: a right one beside wrong ones.
+"""The pictures of docs/probe.md, drawn from real probes of the trainers in tests/probing: right beside wrong ones.
 
 ``python docs/images/probe_pictures.py`` writes probe-*.svg beside this file. About a minute.
 """
@@ -33,11 +33,13 @@ RIGHT = "as it should be"
 
 
 def details(build: Any, measure: str) -> dict[str, Any]:
+    """What one measure of a probe found."""
     report = probe(made(build, 0), replays=60, tries=60)
     return next(dict(one.details) for one in report.measurements if one.name == measure)
 
 
 def write(name: str, chart: Any, title: str) -> None:
+    """The chart as a file."""
     figure = Figure(name=name, title=title, caption="", chart=finished(chart, title, 4 * PANEL, fit=False))
     # Descriptions of single marks would only weigh on the file: the text around a picture says what it shows.
     text = re.sub(r' (?:aria-label|aria-roledescription|role)="[^"]*"', "", render.svg(figure))
@@ -54,10 +56,12 @@ def panels(name: str, title: str, parts: list[tuple[str, Any]]) -> None:
 
 
 def data(rows: list[dict[str, Any]]) -> alt.InlineData:
+    """Values for a chart."""
     return alt.InlineData(values=rows)
 
 
 def color(part: str) -> str:
+    """Blue for what is right, red for what is wrong."""
     return PROVED if part == RIGHT else WRONG
 
 
@@ -82,6 +86,7 @@ def fault_map() -> None:
 
 
 def clipping() -> None:
+    """Influences of the rows that were tried."""
     parts = []
     for part, build in (
         (RIGHT, by_hand.Trainer),
@@ -118,6 +123,7 @@ def clipping() -> None:
 
 
 def noise_sizes() -> None:
+    """Noise in each tensor."""
     parts = []
     for part, build in (
         (RIGHT, by_hand.Trainer),
@@ -141,6 +147,7 @@ def noise_sizes() -> None:
 
 
 def additivity() -> None:
+    """Second differences."""
     rows = []
     for part, build in (
         (RIGHT, by_hand.Trainer),
@@ -190,6 +197,7 @@ def noises(build: Any, names: tuple[str, str], *, steps: bool) -> list[dict[str,
 
 
 def shared() -> None:
+    """Noise against noise: of the next step, and of another tensor."""
     weights = ("0.weight", "2.weight")
     parts = []
     for part, build, names, steps, words in (
@@ -212,6 +220,7 @@ def shared() -> None:
 
 
 def order() -> None:
+    """Noise in the release against the factor that the tape puts to the draws."""
     factors = [0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0]
     parts = []
     for part, build in ((RIGHT, by_hand.Trainer), ("noise before clipping", by_hand.NoisedSumClipped)):
@@ -237,7 +246,9 @@ def order() -> None:
 
 
 def covered() -> None:
+    """What is left of a row in each tensor once noise hides it from the private sum."""
     parts = []
+    percent = alt.Axis(format="%")
     for part, build in (
         (RIGHT, by_hand.Momentum),
         ("raw momentum", by_hand.MomentumBeforeNoise),
@@ -259,9 +270,7 @@ def covered() -> None:
             alt.Chart(data(rows))
             .mark_bar(height=12, color=color(part))
             .encode(
-                x=alt.X(
-                    "left:Q", title="still shows the row", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")
-                ),
+                x=alt.X("left:Q", title="still shows the row", scale=alt.Scale(domain=[0, 1]), axis=percent),
                 y=alt.Y("tensor:N", title=None, sort=None, axis=alt.Axis(labelLimit=150)),
             )
         )
@@ -272,4 +281,3 @@ def covered() -> None:
 if __name__ == "__main__":
     for draw in (fault_map, clipping, noise_sizes, additivity, shared, order, covered):
         draw()
-        print(draw.__name__, flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -90,7 +90,7 @@ def _one_process(
     return type(found).join([found, sampled], subject=found.subject)
 
 
-def _level(level: float | None) -> dict[str, float]:
+def _level(level: float | None) -> dict[str, Any]:
     """The level as an argument, where one was given: each check has a level of its own."""
     return {} if level is None else {"level": level}
 

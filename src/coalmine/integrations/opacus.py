@@ -114,7 +114,7 @@ def _private(optimizer: Any) -> Any:
 
 def _sampler(loader: Any) -> tuple[Any, int | None]:
     """What draws a loader's batches and, where BatchMemoryManager splits them, the size of the parts."""
-    found = getattr(loader, "batch_sampler", None)
+    found: Any = getattr(loader, "batch_sampler", None)
     most = getattr(found, "max_batch_size", None)
     return (found, None) if most is None else (found.sampler, int(most))
 

@@ -35,8 +35,8 @@ def stages(fault: Fault, *, width: int = WIDE) -> Figure:
     ]
     down = -(-len(Stage) // across)
     base = alt.Chart(alt.InlineData(values=boxes))
-    x = {"scale": alt.Scale(domain=[0, across], nice=False), "axis": None}
-    y = {"scale": alt.Scale(domain=[-down, 0], nice=False), "axis": None}
+    x: dict[str, Any] = {"scale": alt.Scale(domain=[0, across], nice=False), "axis": None}
+    y: dict[str, Any] = {"scale": alt.Scale(domain=[-down, 0], nice=False), "axis": None}
     box = base.mark_rect(cornerRadius=3).encode(
         x=alt.X("left:Q", **x),
         x2="right:Q",
@@ -146,6 +146,7 @@ def noise(tensors: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> Figure:
     title = (
         f"Noise is too small in {len(short)} of {len(tensors)} tensors" if short else "Noise is as large as promised"
     )
+    layers = alt.layer(bars, promised, marks, words).properties(width=width, height=24 * len(rows))
     more = f" Of {len(tensors)} tensors, the {len(rows)} with the least noise." if len(tensors) > len(rows) else ""
     return Figure(
         name="noise",
@@ -154,9 +155,7 @@ def noise(tensors: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> Figure:
             "Dashed line: what is promised. Ticks: noise that is so small, or smaller, is found nine times out of ten; "
             f"more numbers in a tensor show smaller faults.{more}"
         ),
-        chart=finished(
-            alt.layer(bars, promised, marks, words).properties(width=width, height=24 * len(rows)), "", width
-        ),
+        chart=finished(layers, "", width),
     )
 
 

@@ -334,7 +334,7 @@ class GroupNorm(Trainer):
 
 
 class SharedPositions(Trainer):
-    """Rows of tokens; every row's gradient of the position table is that of the whole batch (one row of ids for all)."""
+    """Tokens; every row's gradient of the position table is that of the whole batch: one row of ids for all."""
 
     merge = True
 

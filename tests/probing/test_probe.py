@@ -169,3 +169,21 @@ PROMISE = {"clip_norm": 1.0, "noise_multiplier": 1.0}
 def test_bad_input_is_refused_in_words(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_microbatches_are_named_and_counted(fixed):
+    weight = torch.zeros(5)
+
+    def step(rows):
+        if fixed and len(rows) != 6:
+            raise ValueError("six rows, no more and no less")
+        means = torch.stack([one.mean(dim=0) for one in rows.split(3)]) if len(rows) else rows
+        clipped = means / means.norm(dim=1, keepdim=True).clamp(min=1.0)
+        weight.sub_((clipped.sum(dim=0) + torch.randn(5)) / 8)
+
+    batch = torch.randn(6, 5, generator=torch.Generator().manual_seed(0))
+    promise = {**PROMISE, "divisor": 8, "learning_rate": 1.0, "sampling": "shuffle"}
+    report = probe(step, state={"weight": weight}, batch=batch, replays=20, tries=30, **promise)
+    found = next(one for one in report.findings if one.fault == "microbatch clipping")
+    assert "groups of about 3" in found.sentence

@@ -35,12 +35,12 @@ class Interplay:
     """What is left of it when every release is multiplied by its number of rows."""
 
 
-def _vector(shown: Observation, reading: Reading) -> torch.Tensor:
+def carrier_vector(shown: Observation, reading: Reading) -> torch.Tensor:
     """All carriers as one vector, in units of the sum where these are known."""
     return torch.cat([shown[one.name].double().reshape(-1).cpu() / (one.scale or 1.0) for one in reading.carriers])
 
 
-def _offset(bench: Bench, reading: Reading) -> torch.Tensor:
+def carrier_offset(bench: Bench, reading: Reading) -> torch.Tensor:
     """What the carriers would be if nothing was released: zero at an optimizer's door, else the first state."""
     parts = [
         torch.zeros_like(one.response)
@@ -51,7 +51,7 @@ def _offset(bench: Bench, reading: Reading) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def _error(shown: Observation, reading: Reading) -> float:
+def carrier_error(shown: Observation, reading: Reading) -> float:
     """What rounding may do to the carriers together."""
     return float(np.linalg.norm([rounding(shown[one.name]) / (one.scale or 1.0) for one in reading.carriers]))
 
@@ -134,7 +134,9 @@ def _corner(
             world = bench.replaced({slot: one.row for slot, one in ((last - 1, a), (last, b)) if one is not None})
         shown = bench.quiet(world)
         right = shown.whole(reading.silent) and all(one.name in shown for one in reading.carriers)
-        seen[key] = _Corner(len(world.slots), _vector(shown, reading), _error(shown, reading)) if right else None
+        seen[key] = (
+            _Corner(len(world.slots), carrier_vector(shown, reading), carrier_error(shown, reading)) if right else None
+        )
     return seen[key]
 
 
@@ -145,14 +147,14 @@ def groups(bench: Bench, reading: Reading, influence: Influence) -> int | None:
     Returns:
         the size of a group (that of the batch, where all of it is one group), or None where rows are not in groups.
     """
-    row, offset = influence.best.row, _offset(bench, reading)
+    row, offset = influence.best.row, carrier_offset(bench, reading)
     sums = []
     for copies in range(1, bench.count + 1) if bench.grows else (bench.count,):
         world = World(rows.take(row, [0] * copies), tuple(range(copies)))
         shown = bench.quiet(world)
         if not shown.whole(reading.silent) or any(one.name not in shown for one in reading.carriers):
             return None
-        sums.append(_vector(shown, reading) - offset)
+        sums.append(carrier_vector(shown, reading) - offset)
     if not bench.grows:  # batches of one size only: the clip norm is what one group adds
         added = float(sums[0].norm()) / bench.subject.clip_norm if reading.absolute else 0.0
         size = round(bench.count / added) if added else 0

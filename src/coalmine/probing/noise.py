@@ -6,7 +6,7 @@ independent N(0, s²) with the promised s in every coordinate, then
 - size: Σ noise²/s² over R runs and m coordinates follows χ² with R·m degrees of freedom, for a tensor and, with R
   degrees, for one coordinate of it;
 - law: the angle of a pair of equally large independent normal numbers is uniform (and only theirs, by Maxwell's
-  theorem), whatever their size, so a Kolmogorov–Smirnov test of folded angles is exact;
+  theorem), whatever their size, so tests of folded angles need no size: Kolmogorov and Smirnov's, and one of the tails;
 - independence: r·√((N − 1)/(1 − r²)) of N pairs follows Student's t with N − 1 degrees (means are known to be zero).
 
 The level is shared among all tests by Bonferroni's rule.
@@ -72,13 +72,36 @@ class Sample:
 
 Pairs = Iterable[tuple[Observation, Observation]]
 """Runs with new noise, each with what it would have been without."""
+Runs = Iterable[list[Noise]]
+"""For each run the noise of every carrier."""
 
 
-def replays(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Pairs:
-    """Runs from the same state with new noise, scaled by ``factor``."""
-    for _ in range(runs // 2 if reading.outside else runs):
-        before = bench.renewed(reading.base) if reading.outside else reading.silent
-        yield before, bench.renewed(reading.base, factor=factor)
+def _difference(reading: Reading, before: Observation, shown: Observation) -> list[Noise]:
+    return [delta(shown[one.name], before[one.name]).numpy() for one in reading.noised]
+
+
+def replays(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Runs:
+    """The noise of runs from the same state, scaled by ``factor``.
+
+    Where noise cannot be silenced, Helmert's contrasts xₖ − (x₀ + … + xₖ₋₁)/k, times √(k/(k + 1)), take its place: what
+    all runs share drops out, and they are independent with the law of the noise if that is normal.
+    """
+    before = bench.renewed(reading.base, factor=factor) if reading.outside else reading.silent
+    past = [np.zeros(one.response.numel()) for one in reading.noised]
+    for k in range(1, runs + 1):
+        found = _difference(reading, before, bench.renewed(reading.base, factor=factor))
+        if reading.outside:
+            yield [math.sqrt(k / (k + 1)) * (one - total / k) for one, total in zip(found, past, strict=True)]
+            past = [total + one for one, total in zip(found, past, strict=True)]
+        else:
+            yield found
+
+
+def steps(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Runs:
+    """The noise of consecutive steps; where it cannot be silenced, the difference of two runs of a step, over √2."""
+    unit = math.sqrt(2.0) if reading.outside else 1.0
+    for before, shown in walk(bench, reading, runs, factor=factor):
+        yield [one / unit for one in _difference(reading, before, shown)]
 
 
 def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Pairs:
@@ -97,15 +120,9 @@ def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> P
     bench.put_back()
 
 
-def sample(reading: Reading, pairs: Pairs) -> list[Sample]:
-    """The noise of every carrier in these runs.
-
-    Where noise cannot be silenced, the difference of two runs, divided by √2, takes its place: it has the same law.
-    """
-    carriers = reading.noised
-    unit = math.sqrt(2.0) if reading.outside else 1.0
-    runs = ([delta(shown[one.name], before[one.name]).numpy() / unit for one in carriers] for before, shown in pairs)
-    return collect([(one.name, tuple(reading.silent[one.name].shape)) for one in carriers], runs)
+def sample(reading: Reading, runs: Runs) -> list[Sample]:
+    """What the tests need of the noise of every carrier in these runs."""
+    return collect([(one.name, tuple(reading.silent[one.name].shape)) for one in reading.noised], runs)
 
 
 def collect(tensors: Sequence[tuple[str, tuple[int, ...]]], runs: Iterable[Sequence[Noise]]) -> list[Sample]:
@@ -192,8 +209,21 @@ def folded_angles(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def angle_p(angles: NDArray[np.float64]) -> float:
-    """The chance of angles at least as uneven, if they come from independent normal values."""
-    return float(stats.kstest(angles, "uniform").pvalue) if angles.size >= 5 else 1.0
+    """The chance of folded angles u at least as uneven, if they come from independent normal values.
+
+    The smaller of two, doubled: Kolmogorov and Smirnov's for any unevenness, and for tails that are too heavy or too
+    light 2·exp(−S²/n) with S = Σ cos(πu). The latter is a bound for every n: E[exp(t·cos πu)] = I₀(t) ≤ exp(t²/4).
+
+    >>> rng = np.random.default_rng(0)
+    >>> angle_p(folded_angles(rng.normal(size=(200, 10)))) > 0.01
+    True
+    >>> angle_p(folded_angles(rng.laplace(size=(200, 10)))) < 1e-6
+    True
+    """
+    if angles.size < 5:
+        return 1.0
+    tails = 2.0 * math.exp(-(float(np.cos(np.pi * angles).sum()) ** 2) / angles.size)
+    return min(1.0, 2.0 * min(tails, float(stats.kstest(angles, "uniform").pvalue)))
 
 
 def findings_of(
@@ -346,9 +376,9 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
     samples = sample(reading, replays(bench, reading, few))
     if any(_constant(one) for one in samples):
         # Seeded from the state that every run starts from: only steps one after the other can show new noise.
-        samples = sample(reading, walk(bench, reading, few))
+        samples = sample(reading, steps(bench, reading, few))
         if not any(_constant(one) for one in samples):
-            samples = sample(reading, walk(bench, reading, runs))
+            samples = sample(reading, steps(bench, reading, runs))
     else:
         samples = sample(reading, replays(bench, reading, runs))
     if not samples or any(_constant(one) for one in samples):

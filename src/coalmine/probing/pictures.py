@@ -62,12 +62,13 @@ def stages(fault: Fault, *, width: int = WIDE) -> Figure:
 
 def influences(values: Sequence[float], allowed: float, *, width: int = WIDE, unit: str = "") -> Figure:
     """How far each row that was tried moves the sum, from the least to the most, and how far it may."""
-    most = max(values)
+    values = sorted(float(one) for one in values)
+    most = values[-1]
     logarithmic = most > _FAR * allowed
-    least = 1e-3 * allowed
+    least = 0.5 * max(1e-3 * allowed, min(values[0], allowed))  # where the scale is logarithmic, zero is drawn there
     rows = [
         {"place": place, "moves": max(value, least) if logarithmic else value, "over": value > 1.001 * allowed}
-        for place, value in enumerate(sorted(values), start=1)
+        for place, value in enumerate(values, start=1)
     ]
     scale = (
         alt.Scale(type="log", domain=[least, 1.5 * most], nice=False)
@@ -91,12 +92,13 @@ def influences(values: Sequence[float], allowed: float, *, width: int = WIDE, un
             shape=alt.condition("datum.over", alt.value("triangle-up"), alt.value("circle")),
         )
     )
-    line = alt.InlineData(values=[{"allowed": allowed, "words": f"allowed: {allowed:.4g}"}])
+    end = len(rows) + 1
+    line = alt.InlineData(values=[{"allowed": allowed, "end": end, "words": f"allowed: {allowed:.4g}"}])
     rule = alt.Chart(line).mark_rule(color=INK, strokeWidth=1.5, strokeDash=[5, 3]).encode(y="allowed:Q")
     label = (
         alt.Chart(line)
-        .mark_text(align="left", baseline="bottom", dx=4, dy=-3, color=INK, fontSize=11.5)
-        .encode(x=alt.value(0), y="allowed:Q", text="words:N")
+        .mark_text(align="right", baseline="top", dy=5, color=INK, fontSize=11.5)
+        .encode(x="end:Q", y="allowed:Q", text="words:N")
     )
     over = most > 1.001 * allowed
     said = "further than it may" if over else "and no row goes further than it may"

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.probing import faults, rows
-from coalmine.probing.additivity import _error, _vector
+from coalmine.probing import faults, order, rows
+from coalmine.probing.additivity import carrier_error, carrier_vector
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading, delta
 from coalmine.probing.findings import Finding, Measurement
@@ -57,7 +57,7 @@ def measure(
             blind="no row that was tried moves the release; hand over a batch whose rows do",
         )
     if reading.nonlinear and reading.noise:
-        return _order(bench, reading, influence)
+        return order.measure(bench, reading, influence)
     effective = _effective(reading, influence, samples, level)
     details: dict[str, Any] = {"rows_tried": len(influence.tried), "effective_noise_multiplier": effective}
     if not reading.absolute:
@@ -65,7 +65,7 @@ def measure(
     number, allowed = influence.best.total, bench.subject.allowed
     if not bench.grows:
         allowed = max(allowed, 2.0 * bench.subject.clip_norm)
-    floor = 4.0 * _error(reading.silent, reading)
+    floor = 4.0 * carrier_error(reading.silent, reading)
     details |= {"largest": number, "allowed": allowed, "unit": "of the sum of clipped gradients"}
     details["influences"] = sorted(round(one.total, 9) for one in influence.tried)
     if bench.subject.relation is Relation.REPLACE and bench.grows:
@@ -170,8 +170,7 @@ def growth(bench: Bench, reading: Reading, best: Tried) -> float | None:
     """How much more a row moves when its features are ten times as large; None where its influence is bounded."""
     if bench.subject.bounds is not None:
         return None
-    values = [one * 10.0 if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(best.row)]
-    larger = attempt(bench, reading, rows.changed(best.row, values), best.size * 10.0)
+    larger = attempt(bench, reading, order.times(best.row, 10.0), best.size * 10.0)
     ratio = larger.total / best.total
     return ratio if ratio > 3.0 else None
 
@@ -261,7 +260,7 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
     allowed = bench.subject.allowed
     ranked = sorted(influence.tried, key=lambda one: -one.total)
     several = [ranked[0], *(one for one in ranked if one.size <= 100.0)][:12]
-    vectors = [_vector(bench.quiet(with_row(bench, one.row)), reading) for one in several]
+    vectors = [carrier_vector(bench.quiet(with_row(bench, one.row)), reading) for one in several]
     number, pair = 0.0, (several[0], several[0])
     for a, b in itertools.combinations(range(len(several)), 2):
         apart = float(delta(vectors[a], vectors[b]).norm())
@@ -270,57 +269,8 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
     details |= {"largest": number, "allowed": allowed}
     witness = f"{rows.describe(pair[0].row)} | {rows.describe(pair[1].row)}"
     said = f"Replacing one row by another moves the sum by {number:.4g}, where {allowed:.4g} is accounted for"
-    if number > allowed * (1.0 + TOLERANCE) + 8.0 * _error(reading.silent, reading):
+    if number > allowed * (1.0 + TOLERANCE) + 8.0 * carrier_error(reading.silent, reading):
         fault = faults.REPLACED if number <= 2.0 * bench.subject.clip_norm * 1.01 else faults.TOO_SENSITIVE
         found = faults.finding(fault, f"{said}.", number=number, allowed=allowed, witness=witness)
         return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
     return Measurement(name="sensitivity", sentence=f"{said}.", details=details)
-
-
-def _order(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
-    """Noise that does not enter in proportion: was it clipped with the rows, or only changed after the sum?
-
-    If rows are clipped first, rows beyond the clip norm are all alike and leave the noise alone. If noise is clipped
-    with them, a larger row leaves less room for it.
-    """
-    if reading.for_each_row:
-        found = faults.finding(
-            faults.NOISE_BEFORE_CLIPPING,
-            "Noise is drawn for each row and does not enter the sum in proportion: it is clipped with the rows.",
-            witness=reading.nonlinear[0],
-        )
-        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,))
-    best = max((one for one in influence.tried if one.size <= 100.0), key=lambda one: one.total, default=influence.best)
-    sizes = []
-    for factor in (1.0, 10.0, 1e3):
-        values = [one * factor if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(best.row)]
-        world = with_row(bench, rows.changed(best.row, values))
-        plain, silent = bench.scaled(world, 1.0), bench.silent(world)
-        if plain.whole(reading.plain) and silent.whole(reading.silent):
-            sizes.append(
-                float(
-                    np.linalg.norm([float(delta(plain[one.name], silent[one.name]).norm()) for one in reading.carriers])
-                )
-            )
-    far = bench.scaled(reading.base, 100.0)
-    once = np.linalg.norm([float(one.response.norm()) for one in reading.carriers])
-    much = np.linalg.norm([float(delta(far[one.name], reading.silent[one.name]).norm()) for one in reading.carriers])
-    spread = max(sizes) / max(min(sizes), 1e-30) if sizes else 1.0
-    if spread > 1.1 and much < 50.0 * once:
-        found = faults.finding(
-            faults.NOISE_BEFORE_CLIPPING,
-            f"A hundred times the noise moves the release only {much / once:.3g} times as far, and a larger row pushes "
-            f"the noise out (by a factor of {spread:.3g}).",
-            number=float(much / once),
-            allowed=100.0,
-            witness=rows.describe(best.row),
-        )
-        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,))
-    return Measurement(
-        name="sensitivity",
-        sentence="Noise does not enter in proportion.",
-        blind=(
-            f"{reading.nonlinear[0]} does not follow the noise in proportion, though no row changes the noise; hand "
-            "over the optimizer as state, and leave out what comes after the noise (a second clipping) while probing"
-        ),
-    )

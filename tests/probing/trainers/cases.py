@@ -81,7 +81,7 @@ CASES = [
     Case(21, by_hand.EightTenthsOfTheNoise, by_hand.Trainer, (NOISE_TOO_SMALL,)),
     Case(21, by_hand.NoiseDividedTwice, by_hand.Trainer, (NOISE_TOO_SMALL,)),
     Case(22, by_hand.ClipsEachLayer, by_hand.ClipsEachLayerToItsShare, (PER_LAYER,)),
-    Case(23, by_hand.NoisedSumClipped, by_hand.Trainer, (NOISE_BEFORE_CLIPPING,)),
+    Case(23, by_hand.NoisedSumClipped, by_hand.NoisedSumClippedAgain, (NOISE_BEFORE_CLIPPING,)),
     Case(24, by_hand.BatchNorm, by_hand.GroupNorm, (INTERACT, UNNOISED)),
     Case(25, by_hand.Standardizes, by_hand.StandardizesWithConstants, (INTERACT,)),
     Case(25, by_hand.WeighsClasses, by_hand.Trainer, (INTERACT,)),

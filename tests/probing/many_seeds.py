@@ -4,7 +4,7 @@ A seed is that of the weights, of the rows, of the noise and of the rows that ar
 have; there are fewer runs than a user's, which makes broken trainers harder to find. Prints every miss and every false
 alarm as it comes, and at the end a table: bug, name, in how many seeds it was found.
 
-    python tests/probing/many_seeds.py [SEEDS] [steps|beside|ranks]
+    python tests/probing/many_seeds.py [SEEDS | FROM:TO] [steps|beside|ranks]
 """
 
 import collections
@@ -54,12 +54,18 @@ def right_checks(part):
             yield check.__name__, check
 
 
+def show(names, caught, done):
+    print("\n| row | broken training | found as | seeds |\n|---|---|---|---|")
+    for (row, name), faults in sorted(names.items()):
+        print(f"| {row} | {name} | {', '.join(faults)} | {caught[row, name]} of {done[row, name]} |")
+
+
 def main(seeds, parts):
     caught, done, wrong = collections.Counter(), collections.Counter(), collections.Counter()
     probes, alarms, began = 0, 0, time.process_time()
     names = {}
     for part in parts:
-        for seed in range(seeds):
+        for seed in seeds:
             reports = {}
             for row, name, faults, check in broken_checks(part):
                 if name not in reports:
@@ -79,9 +85,7 @@ def main(seeds, parts):
                     print(f"false alarm: seed {seed}, {name}: {report.in_words()}", flush=True)
             spent = time.process_time() - began
             print(f"{part}, seed {seed}: {probes} probes, {alarms} false alarms, {spent:.0f} s of CPU", flush=True)
-    print("\n| row | broken training | found as | seeds |\n|---|---|---|---|")
-    for (row, name), faults in sorted(names.items()):
-        print(f"| {row} | {name} | {', '.join(faults)} | {caught[row, name]} of {done[row, name]} |")
+    show(names, caught, done)
     rows = {row for row, _ in names}
     whole = [row for row in rows if all(caught[key] == done[key] for key in names if key[0] == row)]
     right = collections.Counter()
@@ -92,5 +96,6 @@ def main(seeds, parts):
 
 
 if __name__ == "__main__":
+    first, _, last = (sys.argv[1] if len(sys.argv) > 1 else "2").rpartition(":")
     parts = sys.argv[2:] or ["steps", "beside", "ranks"]
-    sys.exit(1 if main(int(sys.argv[1]) if len(sys.argv) > 1 else 2, parts) else 0)
+    sys.exit(1 if main(range(int(first or 0), int(last)), parts) else 0)

@@ -85,12 +85,13 @@ def test_everything_is_put_back_to_the_last_bit():
             one.grad.add_(torch.randn(one.shape, generator=generator) + float(numbers.normal()) + random.random())
         optimizer.step()
 
-    step(torch.randn(4, 4))
+    batch = torch.randn(4, 4)
+    step(batch)
     held = [*model.parameters(), *model.buffers(), *(v for one in optimizer.state.values() for v in one.values())]
     before = [one.detach().clone() for one in held]
     gradients = [one.grad.clone() for one in model.parameters()]
     states = generator.get_state(), torch.get_rng_state(), numbers.bit_generator.state, random.getstate()
-    probe(step, state=[model, optimizer], batch=torch.randn(4, 4), clip_norm=1.0, noise_multiplier=1.0, tries=10)
+    probe(step, state=[model, optimizer], batch=batch, clip_norm=1.0, noise_multiplier=1.0, tries=10)
     assert all(torch.equal(a, b) for a, b in zip(held, before, strict=True))
     assert all(torch.equal(one.grad, b) for one, b in zip(model.parameters(), gradients, strict=True))
     assert torch.equal(generator.get_state(), states[0])

@@ -49,6 +49,12 @@ def test_a_right_step_ends_with_zero_and_half_the_noise_with_one(capsys):
     assert faults == ["noise too small"]
 
 
+def test_the_report_is_written(capsys, tmp_path):
+    found = run(capsys, f"probe probed_steps:half --replays 60 --report {tmp_path / 'page.html'}")
+    assert found.code == 1
+    assert "Refuted: noise too small" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -73,3 +73,14 @@ def test_the_opacus_example_says_which_dpsgd_it_was():
     for dataset in (worlds.world0, worlds.world1):
         _, mechanism = opacus_training.fit(dataset, seed=1, noise_multiplier=1.0)
         assert (mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps) == (0.5, 1.0, 4)
+
+
+def test_ready_parts_find_released_statistics_and_nothing_else():
+    # Seeds are fixed. The statistics of both worlds are constants, so that score alone refutes in any audit.
+    import ready_parts
+
+    right = ready_parts.audit(ready_parts.train, ready_parts.make_model, trials=120)
+    assert str(right.verdict) != "refuted", right.in_words()
+    wrong = ready_parts.audit(ready_parts.train_normalized, ready_parts.make_normalized, trials=120)
+    assert str(wrong.verdict) == "refuted"
+    assert "score=buffers" in wrong.in_words()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import distributed
 from torch.utils.data import DataLoader, TensorDataset
 
 SIGMA, NORM, ROWS = 1.5, 1.0, 4
+SEED = 1000 * int(os.environ.get("COALMINE_TEST_SEED", "0"))
 
 
 @dataclasses.dataclass
@@ -26,7 +28,7 @@ class Step:
 
 
 def rows(seed):
-    made = torch.Generator().manual_seed(seed)
+    made = torch.Generator().manual_seed(SEED + seed)
     return torch.randn(ROWS, 6, generator=made), torch.randn(ROWS, 1, generator=made)
 
 
@@ -36,10 +38,10 @@ def summed(*, share=1.0, equal_seeds=False, after=None, clip=True, divide=1.0, d
     ``after`` adds the noise after the sum instead, from the same seed on all ranks or from different ones.
     """
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     model = torch.nn.Linear(6, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    noise = torch.Generator().manual_seed(7 if equal_seeds or after == "same" else 100 + rank)
+    noise = torch.Generator().manual_seed(SEED + (7 if equal_seeds or after == "same" else 100 + rank))
 
     def draw(one, scale):
         return scale * SIGMA * NORM * torch.randn(one.shape, generator=noise)
@@ -117,7 +119,7 @@ def opacus(*, sharded=False, seeds=(1, 2), optimizer_class=None, torch_ddp=False
     from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
 
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
     warnings.simplefilter("ignore")
     if sharded:
@@ -142,7 +144,7 @@ def opacus(*, sharded=False, seeds=(1, 2), optimizer_class=None, torch_ddp=False
     model, optimizer, loss = made[0], made[1], made[2] if sharded else torch.nn.CrossEntropyLoss()
     if optimizer_class is not None:
         optimizer.__class__ = optimizer_class(type(optimizer))
-    torch.manual_seed(seeds[rank])
+    torch.manual_seed(SEED + seeds[rank])
 
     def step(batch):
         optimizer.zero_grad()
@@ -189,11 +191,11 @@ def sharded_by_hand():
     from torch.distributed.fsdp import fully_shard
 
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    torch.manual_seed(0)
+    torch.manual_seed(SEED)
     model = torch.nn.Linear(6, 16)
     fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    noise = torch.Generator().manual_seed(5)
+    noise = torch.Generator().manual_seed(SEED + 5)
 
     def step(batch):
         optimizer.zero_grad()
@@ -210,7 +212,7 @@ class Poisson:
     """Poisson batches from this rank's part of the rows, or from all of them."""
 
     def __init__(self, seed, *, shards):
-        self.generator, self.total_size = torch.Generator().manual_seed(seed), 400
+        self.generator, self.total_size = torch.Generator().manual_seed(SEED + seed), 400
         part = slice(distributed.get_rank(), None, distributed.get_world_size()) if shards else slice(None)
         self.part, self.rate = torch.arange(self.total_size)[part], 0.05 if shards else 0.025
 

@@ -20,6 +20,51 @@ from coalmine.records import DpSgd, EpsilonClaim
 RAN = DpSgd(sample_rate=0.5, noise_multiplier=1.0, steps=4)
 
 
+def private_step(noise, *, rows=3):
+    import torch
+
+    weight = torch.zeros(3)
+
+    def step(batch):
+        clipped = batch / batch.norm(dim=1, keepdim=True).clamp(min=1.0)
+        weight.sub_((clipped.sum(dim=0) + noise * torch.randn(3)) / 8)
+
+    return {
+        "step": step,
+        "state": {"weight": weight},
+        "batch": 0.1 * torch.eye(3) if rows == "small" else torch.eye(3),
+        "bounds": (-0.1, 0.1) if rows == "small" else None,
+        "clip_norm": 1.0,
+        "divisor": 8,
+        "learning_rate": 1.0,
+        "replays": 40,
+        "tries": 20,
+    }
+
+
+NOISE = DpSgd(sample_rate=0.5, noise_multiplier=2.0, steps=4)
+
+
+@pytest.mark.coalmine(claim=NOISE, time_limit=100)
+def test_probe_right(coalmine):
+    report = coalmine.probe(**private_step(2.0))
+    assert report.level == 1e-4
+    assert report.details["promise"]["noise_multiplier"] == 2.0
+
+
+@pytest.mark.coalmine(claim=NOISE)
+def test_probe_wrong(coalmine):
+    coalmine.probe(**private_step(1.0))
+
+
+def test_probe_blind(coalmine):
+    coalmine.probe(**private_step(2.0, rows="small"), noise_multiplier=2.0)
+
+
+def test_probe_blind_allowed(coalmine):
+    coalmine.probe(**private_step(2.0, rows="small"), noise_multiplier=2.0, allow_inconclusive=True)
+
+
 class Poisson:
     def __init__(self, rate, rows=500):
         self.rng, self.rate, self.rows = np.random.default_rng(0), rate, rows
@@ -72,6 +117,13 @@ def test_audit_wrong(coalmine):
     coalmine.audit(train, score, worlds=root.neighbours(np.zeros(5), 1.0), trials=200)
 
 
+@pytest.mark.coalmine(claim=RAN)
+def test_audit_right(coalmine):
+    import coalmine as root
+
+    coalmine.audit(train, score, worlds=root.neighbours(np.zeros(5), 0.1), trials=200, allow_inconclusive=True)
+
+
 @pytest.mark.coalmine(time_limit=0.5)
 def test_too_slow(coalmine):
     def slow(delta):
@@ -105,6 +157,8 @@ def test_checks_pass_and_fail_as_they_should(pytester):
         name for name, case in outcomes.items() if case.find("failure") is not None or case.find("error") is not None
     }
     assert failed == {
+        "test_probe_wrong",
+        "test_probe_blind",
         "test_sampler_wrong",
         "test_inconclusive",
         "test_accountant_over_target",
@@ -112,10 +166,17 @@ def test_checks_pass_and_fail_as_they_should(pytester):
         "test_too_slow",
         "test_unknown_option",
     }
-    assert len(outcomes) == 9
+    assert len(outcomes) == 14
     words = {one.get("name"): one.get("value") for one in outcomes["test_sampler_wrong"].iter("property")}
     assert words["coalmine.probe_sampler.verdict"] == "refuted"
     assert "wrong sample rate" in words["coalmine.probe_sampler"]
+    words = {one.get("name"): one.get("value") for one in outcomes["test_probe_wrong"].iter("property")}
+    assert words["coalmine.probe.verdict"] == "refuted"
+    assert "noise too small: The noise in weight is 0.5" in words["coalmine.probe"]
+    assert words["coalmine.probe"] in outcomes["test_probe_wrong"].find("failure").text
+    words = {one.get("name"): one.get("value") for one in outcomes["test_probe_blind_allowed"].iter("property")}
+    assert words["coalmine.probe.verdict"] == "inconclusive"
+    assert "clipping was never needed" in words["coalmine.probe"]
     done.stdout.fnmatch_lines(["*wrong sample rate: Rows are drawn at rate 0.07*"])
     done.stdout.fnmatch_lines(["*allow it with allow_inconclusive=True*"])
     done.stdout.fnmatch_lines(["*took longer than time_limit = 0.5 seconds*"])

@@ -25,7 +25,7 @@ def probed(build, options):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_bug_is_found_by_its_name(case):
-    more = {"replays": 400} if NOT_NORMAL in case.faults else {}  # a shape takes more numbers than a size
+    more = {"replays": 200} if NOT_NORMAL in case.faults else {}  # a shape takes more numbers than a size
     report = probed(case.broken, BROKEN | more)
     assert {fault.name for fault in case.faults} <= {one.fault for one in report.findings}
     assert report.verdict.outcome is Outcome.REFUTED

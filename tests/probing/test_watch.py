@@ -194,7 +194,13 @@ def private_training(*, watched, noise=1.0, steps=60, mode="hooks", clipping="fl
 
 @pytest.mark.parametrize(
     ("mode", "clipping", "virtual"),
-    [("hooks", "flat", False), ("ghost", "flat", False), ("hooks", "per_layer", False), ("hooks", "flat", True)],
+    [
+        ("hooks", "flat", False),
+        ("ghost", "flat", False),
+        ("hooks", "per_layer", False),
+        ("hooks", "adaptive", False),
+        ("hooks", "flat", True),
+    ],
 )
 def test_a_watched_opacus_training_ends_with_the_same_bits(mode, clipping, virtual):
     alone = private_training(watched=False, mode=mode, clipping=clipping, virtual=virtual, steps=20)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +27,12 @@ def probe(
     ] = None,
     processes: Annotated[int, typer.Option(help="Ranks to take the step on, under torch.distributed (gloo).")] = 1,
     replays: Annotated[int, typer.Option(help="How often the step is taken with new noise.")] = 200,
-    level: Annotated[float, typer.Option(help="The chance that a right step is refuted.")] = 0.01,
+    level: Annotated[
+        float | None,
+        typer.Option(
+            help="The chance that a right step is refuted.", show_default="0.0001; with a loader or ranks 0.01"
+        ),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     json: Json = False,
 ) -> int:
@@ -50,7 +55,7 @@ def probe(
         from coalmine.probing.processes import probe_processes
 
         found = probe_processes(
-            make_step, processes=processes, make_loader=make_loader, sample_rate=sample_rate, level=level
+            make_step, processes=processes, make_loader=make_loader, sample_rate=sample_rate, **_level(level)
         )
     else:
         found = _one_process(make_step, make_loader, sample_rate=sample_rate, replays=replays, level=level)
@@ -66,7 +71,7 @@ def probe(
 
 
 def _one_process(
-    make_step: object, make_loader: object, *, sample_rate: float | None, replays: int, level: float
+    make_step: object, make_loader: object, *, sample_rate: float | None, replays: int, level: float | None
 ) -> ProbeReport:
     """The step, and with a loader its sampler too; they share the level."""
     import coalmine
@@ -77,12 +82,17 @@ def _one_process(
             f"step gave an object of type {type(made).__name__}: expected a coalmine.PrivateStep "
             "(coalmine.integrations.opacus.step makes one from Opacus's objects)"
         )
-    share = level if make_loader is None else level / 2.0
-    found = coalmine.probe(made, level=share, replays=replays)
+    share = _level(level if make_loader is None or level is None else level / 2.0)
+    found = coalmine.probe(made, replays=replays, **share)
     if make_loader is None:
         return found
-    sampled = coalmine.probe_sampler(make_loader(), sample_rate=sample_rate, level=share)  # type: ignore[operator]
+    sampled = coalmine.probe_sampler(make_loader(), sample_rate=sample_rate, **share)  # type: ignore[operator]
     return type(found).join([found, sampled], subject=found.subject)
+
+
+def _level(level: float | None) -> dict[str, Any]:
+    """The level as an argument, where one was given: each check has a level of its own."""
+    return {} if level is None else {"level": level}
 
 
 def show(report: ProbeReport) -> None:

@@ -42,8 +42,9 @@ def step(
         loss: called as ``loss(model(*inputs), target)`` for a batch ``(*inputs, target)``; with ghost clipping the one
             that make_private returned. None for a model that takes a dict and gives an object with a ``loss``.
         batch: rows to try the step with; the first rows of the loader's data set unless given.
-        loader: the loader that make_private returned; its sampling is part of the promise.
-        max_physical_batch_size: split each batch as BatchMemoryManager does.
+        loader: the loader that make_private returned, or the one that BatchMemoryManager made of it; its sampling is
+            part of the promise.
+        max_physical_batch_size: split each batch as BatchMemoryManager does; read off its loader unless given.
         promise: more of what is promised; see :class:`coalmine.probing.private_step.PrivateStep`.
 
     Returns:
@@ -57,7 +58,10 @@ def step(
             raise InvalidInputError("batch = None is not allowed without a loader: expected a batch, or a loader")
         collate = getattr(loader, "collate_fn", None) or (lambda rows: rows)
         batch = collate([loader.dataset[position] for position in range(min(_ROWS, len(loader.dataset)))])
-    if max_physical_batch_size is not None:
+    sampler, split = _sampler(loader)
+    if max_physical_batch_size is None:
+        max_physical_batch_size = split
+    else:
         _validate.integer("max_physical_batch_size", max_physical_batch_size, at_least=1)
 
     def backward(rows: Any) -> None:
@@ -92,7 +96,7 @@ def step(
     if hasattr(optimizer, "target_unclipped_quantile"):
         # The clip norm of the next step follows from this one: it is released. Its logarithm is linear in the noise.
         given["released"] = lambda: {"log of the clip norm": math.log(float(optimizer.max_grad_norm))}
-    rate = getattr(getattr(loader, "batch_sampler", None), "sample_rate", None)
+    rate = getattr(sampler, "sample_rate", None)
     if loader is not None:
         given["sampling"] = Sampling.SHUFFLE if rate is None else Sampling.POISSON
         given["sample_rate"] = rate
@@ -106,6 +110,13 @@ def _private(optimizer: Any) -> Any:
             f"optimizer is of type {type(optimizer).__name__}: expected the DPOptimizer that make_private returned"
         )
     return optimizer
+
+
+def _sampler(loader: Any) -> tuple[Any, int | None]:
+    """What draws a loader's batches and, where BatchMemoryManager splits them, the size of the parts."""
+    found: Any = getattr(loader, "batch_sampler", None)
+    most = getattr(found, "max_batch_size", None)
+    return (found, None) if most is None else (found.sampler, int(most))
 
 
 def _parts(rows: Any, most: int) -> list[Any]:
@@ -150,7 +161,7 @@ def mechanism(optimizer: Any, loader: Any, *, steps: int) -> DpSgd:
     loader that shuffles has another, larger privacy loss. The noise multiplier is that of the optimiser.
     """
     noise = _private(optimizer).noise_multiplier
-    rate = getattr(getattr(loader, "batch_sampler", None), "sample_rate", None)
+    rate = getattr(_sampler(loader)[0], "sample_rate", None)
     if rate is None:
         raise UnsupportedError(
             f"loader is of type {type(loader).__name__} and does not sample by Poisson: its batches have another "

@@ -47,8 +47,10 @@ class Checks:
         self._marker, self._properties, self._folder = marker, properties, folder
 
     def probe(self, step: Any, **options: Any) -> Any:
-        """:func:`coalmine.probe`: one private step, recorded and replayed."""
-        return self._check("probe", step, options, {})
+        """:func:`coalmine.probe`: one private step, recorded and replayed. The claim gives the noise multiplier."""
+        mechanism = _mechanism(self._marker.get("claim"))
+        defaults = {} if mechanism is None else {"noise_multiplier": mechanism.noise_multiplier}
+        return self._check("probe", step, options, defaults)
 
     def probe_sampler(self, loader: Any, **options: Any) -> Any:
         """:func:`coalmine.probe_sampler`: the rows that a loader draws. The claim gives the sample rate."""

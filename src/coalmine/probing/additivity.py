@@ -8,6 +8,7 @@ sum of terms of one row each has the sensitivity of one clipped row.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -18,6 +19,9 @@ from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, Tried, with_row
+
+_ALIKE = 0.02
+"""Relative: copies of a row that add up to the same."""
 
 
 @dataclasses.dataclass
@@ -31,12 +35,12 @@ class Interplay:
     """What is left of it when every release is multiplied by its number of rows."""
 
 
-def _vector(shown: Observation, reading: Reading) -> torch.Tensor:
+def carrier_vector(shown: Observation, reading: Reading) -> torch.Tensor:
     """All carriers as one vector, in units of the sum where these are known."""
     return torch.cat([shown[one.name].double().reshape(-1).cpu() / (one.scale or 1.0) for one in reading.carriers])
 
 
-def _offset(bench: Bench, reading: Reading) -> torch.Tensor:
+def carrier_offset(bench: Bench, reading: Reading) -> torch.Tensor:
     """What the carriers would be if nothing was released: zero at an optimizer's door, else the first state."""
     parts = [
         torch.zeros_like(one.response)
@@ -47,7 +51,7 @@ def _offset(bench: Bench, reading: Reading) -> torch.Tensor:
     return torch.cat(parts)
 
 
-def _error(shown: Observation, reading: Reading) -> float:
+def carrier_error(shown: Observation, reading: Reading) -> float:
     """What rounding may do to the carriers together."""
     return float(np.linalg.norm([rounding(shown[one.name]) / (one.scale or 1.0) for one in reading.carriers]))
 
@@ -58,28 +62,41 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
     if unit == 0.0:
         return None
     best: Interplay | None = None
-    offset = _offset(bench, reading)
     for keep in _bases(bench):
-        seen: dict[tuple[int | None, int | None], tuple[World, Observation]] = {}
+        seen: dict[tuple[int | None, int | None], _Corner | None] = {}
         for a, b in _pairs(influence):
             corners = [
-                _corner(bench, keep, first, second, seen)
+                _corner(bench, reading, keep, first, second, seen)
                 for first, second in ((a, b), (a, None), (None, b), (None, None))
             ]
-            worlds, shown = [one for one, _ in corners], [one for _, one in corners]
-            if any(not one.whole(reading.silent) or any(c.name not in one for c in reading.carriers) for one in shown):
+            whole = [one for one in corners if one is not None]
+            if len(whole) < len(corners):
                 continue
-            vectors = [_vector(one, reading) - offset for one in shown]
-            second = vectors[0] - vectors[1] - vectors[2] + vectors[3]
-            sizes = [len(one.slots) for one in worlds]
-            scaled = [size * one for size, one in zip(sizes, vectors, strict=True)]
-            left = (scaled[0] - scaled[1] - scaled[2] + scaled[3]) / max(sizes)
-            number = float(second.norm())
-            floor = 8.0 * max(_error(one, reading) for one in shown)
+            number = float(_second_difference([one.vector for one in whole], (1, 1, 1, 1)).norm())
+            sizes = [one.rows for one in whole]
+            left = float(_second_difference([one.vector for one in whole], sizes).norm()) / max(sizes)
+            floor = 8.0 * max(one.error for one in whole)
             if number > TOLERANCE * unit + floor and (best is None or number / unit > best.number):
                 text = f"{len(keep)} rows of the batch with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
-                best = Interplay(number / unit, text, float(left.norm()) / number)
+                best = Interplay(number / unit, text, left / number)
     return best
+
+
+@dataclasses.dataclass
+class _Corner:
+    """What the carriers show with some rows, and what rounding may do to it."""
+
+    rows: int
+    vector: torch.Tensor
+    error: float
+
+
+def _second_difference(vectors: Sequence[torch.Tensor], weights: Sequence[int]) -> torch.Tensor:
+    """w₀·v₀ − w₁·v₁ − w₂·v₂ + w₃·v₃."""
+    both, one, other, neither = zip(vectors, weights, strict=True)
+    found = both[1] * both[0]
+    found.sub_(one[0], alpha=one[1]).sub_(other[0], alpha=other[1])
+    return found.add_(neither[0], alpha=neither[1])
 
 
 def _bases(bench: Bench) -> list[range]:
@@ -90,19 +107,23 @@ def _bases(bench: Bench) -> list[range]:
 
 
 def _pairs(influence: Influence) -> list[tuple[Tried, Tried]]:
-    """The row that moves most with an ordinary one, and two ordinary ones."""
+    """The row that moves most with an ordinary one and with its own copy, and two ordinary ones.
+
+    Copies have the same label: what follows the counts of labels shows in them.
+    """
     ordinary = [one for one in influence.tried if one.size == 1.0] or influence.tried
-    return [(influence.best, ordinary[0]), (ordinary[0], ordinary[-1])]
+    return [(influence.best, ordinary[0]), (influence.best, influence.best), (ordinary[0], ordinary[-1])]
 
 
 def _corner(
     bench: Bench,
+    reading: Reading,
     keep: range,
     a: Tried | None,
     b: Tried | None,
-    seen: dict[tuple[int | None, int | None], tuple[World, Observation]],
-) -> tuple[World, Observation]:
-    """The batch with both rows, with one of them, or with neither; each is run once."""
+    seen: dict[tuple[int | None, int | None], _Corner | None],
+) -> _Corner | None:
+    """The batch with both rows, with one of them, or with neither; each is run once. None where it failed."""
     key = (None if a is None else id(a), None if b is None else id(b))
     if key not in seen:
         if bench.grows:
@@ -111,29 +132,39 @@ def _corner(
         else:
             last = bench.count - 1
             world = bench.replaced({slot: one.row for slot, one in ((last - 1, a), (last, b)) if one is not None})
-        seen[key] = world, bench.quiet(world)
+        shown = bench.quiet(world)
+        right = shown.whole(reading.silent) and all(one.name in shown for one in reading.carriers)
+        seen[key] = (
+            _Corner(len(world.slots), carrier_vector(shown, reading), carrier_error(shown, reading)) if right else None
+        )
     return seen[key]
 
 
 def groups(bench: Bench, reading: Reading, influence: Influence) -> int | None:
-    """How many rows are clipped together: copies of one saturated row pile up, unless they are clipped as a group.
+    """How many rows are clipped together: k copies of one clipped row add up to k times the row, in groups of g only
+    to ⌈k/g⌉ times.
 
     Returns:
-        the size of a group, or None where every copy adds as much as the first.
+        the size of a group (that of the batch, where all of it is one group), or None where rows are not in groups.
     """
-    near = [one for one in influence.tried if one.total >= 0.9 * influence.best.total]
-    best = max(near, key=lambda one: one.size)  # so large that it fills a group whatever else is in it
-    last = bench.count
-    reached = []
-    for copies in range(1, last + 1):
-        world = bench.replaced(dict.fromkeys(range(last - copies, last), best.row))
+    row, offset = influence.best.row, carrier_offset(bench, reading)
+    sums = []
+    for copies in range(1, bench.count + 1) if bench.grows else (bench.count,):
+        world = World(rows.take(row, [0] * copies), tuple(range(copies)))
         shown = bench.quiet(world)
         if not shown.whole(reading.silent) or any(one.name not in shown for one in reading.carriers):
             return None
-        reached.append(float((_vector(shown, reading) - _offset(bench, reading)).norm()))
-    steps = np.diff(reached)
-    flat = np.flatnonzero(np.abs(steps) < 0.05 * best.total)
-    return int(np.ceil(last / max(1, last - len(flat)))) if len(flat) else None
+        sums.append(carrier_vector(shown, reading) - offset)
+    if not bench.grows:  # batches of one size only: the clip norm is what one group adds
+        added = float(sums[0].norm()) / bench.subject.clip_norm if reading.absolute else 0.0
+        size = round(bench.count / added) if added else 0
+        return size if size > 1 and abs(bench.count / size - added) <= _ALIKE * added else None
+    once = float(sums[0].norm())
+    for size in range(2, bench.count + 1):
+        expected = [-(-copies // size) * sums[0] for copies in range(1, bench.count + 1)]
+        if all(float((a - b).norm()) <= _ALIKE * once for a, b in zip(sums, expected, strict=True)):
+            return size
+    return None
 
 
 @dataclasses.dataclass
@@ -243,15 +274,16 @@ def _noise_finding(changed: list[Ratio]) -> Finding:
             allowed=1.0,
             witness=witness,
         )
-    added = [one.number for one in changed if one.name == worst.name and one.what.startswith("one row more")]
-    if worst.other <= TOLERANCE and added and max(added) - min(added) <= TOLERANCE:
+    added = [one for one in changed if one.name == worst.name and one.what.startswith("one row more")]
+    ratios = [one.number for one in added]
+    if worst.other <= TOLERANCE and added and max(ratios) - min(ratios) <= TOLERANCE:
         return faults.finding(
             faults.DIVISOR,
-            f"With one row more, the same noise in {name} is {added[0]:.4g} times as large: it is divided by a number "
+            f"With one row more, the same noise in {name} is {ratios[0]:.4g} times as large: it is divided by a number "
             "that follows the rows.",
-            number=added[0],
+            number=ratios[0],
             allowed=1.0,
-            witness=witness,
+            witness=f"{name}; the batch with {added[0].what}",
         )
     return faults.finding(
         faults.NOISE_DEPENDS,

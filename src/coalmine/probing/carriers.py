@@ -183,9 +183,11 @@ def read(bench: Bench, base: World) -> Reading:
             linear = [name for name in noisy if _linear(name, silent, plain, double)]
     if linear and not outside:
         linear = _stable_first(bench, _ordered(bench, linear), silent, plain)
-    far = [bench.scaled(base, factor) for factor in _FAR] if noisy and not outside else []
-    noisy = frozenset(noisy.union(*(_responding(silent, one) for one in far)))
-    touched = {name: _touched(name, silent, [plain, renewed, *far]) for name in silent.released}
+    touched = _touched(silent, plain, _touched(silent, renewed))
+    for factor in _FAR if noisy and not outside else ():
+        far = bench.scaled(base, factor)
+        noisy = noisy | _responding(silent, far)
+        touched = _touched(silent, far, touched)
     carriers, shared = _carriers(bench, silent, plain, renewed, linear)
     expected = [name for name in (*silent.gradients, *bench.release.names.values()) if name in noisy]
     return Reading(
@@ -203,12 +205,16 @@ def read(bench: Bench, base: World) -> Reading:
     )
 
 
-def _touched(name: str, silent: Observation, others: list[Observation]) -> torch.Tensor:
-    """Which coordinates of a released tensor any noise moves."""
-    found = torch.zeros(silent[name].numel(), dtype=torch.bool)
-    for one in others:
-        if name in one and one[name].shape == silent[name].shape:
-            found |= delta(one[name], silent[name]) != 0
+def _touched(
+    silent: Observation, other: Observation, known: Mapping[str, torch.Tensor] | None = None
+) -> dict[str, torch.Tensor]:
+    """Which coordinates of each released tensor noise moves: those that are known already, and those of one run."""
+    found = {}
+    for name, value in silent.released.items():
+        moved = torch.zeros(value.numel(), dtype=torch.bool) if known is None else known[name]
+        if name in other and other[name].shape == value.shape:
+            moved = moved | (delta(other[name], value) != 0)
+        found[name] = moved
     return found
 
 

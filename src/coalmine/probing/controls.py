@@ -10,7 +10,7 @@ from scipy import stats
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.findings import Measurement
-from coalmine.probing.noise import SHARES, Sample, replays, sample, walk
+from coalmine.probing.noise import SHARES, Sample, replays, sample, steps
 from coalmine.probing.search import Influence, attempt
 
 _RUNS = 24
@@ -56,7 +56,7 @@ def measure(
 def _halved(bench: Bench, reading: Reading, samples: Sequence[Sample], level: float) -> list[str]:
     """Tensors in which half the noise would go unnoticed."""
     seeded = not bench.runs_differ(reading.base, [one.name for one in samples])
-    runs = walk(bench, reading, _RUNS, factor=0.5) if seeded else replays(bench, reading, _RUNS, factor=0.5)
+    runs = steps(bench, reading, _RUNS, factor=0.5) if seeded else replays(bench, reading, _RUNS, factor=0.5)
     half = sample(reading, runs)
     missed = []
     for one, whole in zip(half, samples, strict=True):

@@ -8,10 +8,11 @@ know was carried over: raw momentum, gradients that were not set to zero, two ba
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench
@@ -20,7 +21,7 @@ from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, correlation_p, walk
 from coalmine.probing.search import Influence, with_row
 
-_STEPS = 4
+STEPS = 4
 _CARRIED = 0.02
 
 
@@ -69,16 +70,21 @@ def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
     names = [one.name for one in reading.noised]
     steps = [
         {name: delta(shown[name], before[name]).numpy() for name in names}
-        for before, shown in walk(bench, reading, _STEPS)
+        for before, shown in walk(bench, reading, STEPS)
         if all(name in shown and name in before for name in names)
     ]
-    for name in names:
+    return repeated(steps, level)
+
+
+def repeated(steps: Sequence[Mapping[str, NDArray[np.float64]]], level: float) -> Finding | None:
+    """Noise by tensor in consecutive steps: the same, or correlated more than chance allows, in one of the tensors."""
+    for name in steps[0] if steps else ():
         pairs = [(a[name], b[name]) for a, b in itertools.pairwise(steps)]
         if not pairs:
             continue
         first, second = np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])
+        short = name.removeprefix("gradient of ")
         if np.any(first) and np.allclose(first, second, rtol=1e-3, atol=1e-3 * float(np.abs(first).max())):
-            short = name.removeprefix("gradient of ")
             return faults.finding(
                 faults.SAME_NOISE,
                 f"The noise in {short} is the same in {len(pairs) + 1} consecutive steps.",
@@ -87,15 +93,14 @@ def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
                 witness=short,
             )
         r, p = correlation_p(first, second)
-        if p < level / len(names):
-            short = name.removeprefix("gradient of ")
+        if p < level / len(steps[0]):
             return faults.finding(
                 faults.SAME_NOISE,
                 f"The noise in {short} is correlated between consecutive steps ({r:+.3g}).",
                 number=r,
                 allowed=0.0,
                 witness=short,
-                level=level / len(names),
+                level=level / len(steps[0]),
             )
     return None
 

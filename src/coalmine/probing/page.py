@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
 
 from coalmine.probing import faults, pictures
 from coalmine.records import Outcome
+from coalmine.report import render
+from coalmine.report.figures import NARROW, WIDE, Figure
+from coalmine.report.html import render_template
 
 if TYPE_CHECKING:
     from coalmine.probing.findings import Finding, Measurement, ProbeReport
@@ -14,10 +19,6 @@ if TYPE_CHECKING:
 
 def document(report: ProbeReport) -> str:
     """The whole page."""
-    from markupsafe import Markup
-
-    from coalmine.report.html import render_template
-
     outcome = report.verdict.outcome
     return render_template(
         {
@@ -25,16 +26,12 @@ def document(report: ProbeReport) -> str:
             "headline": headline(report),
             "subject": report.subject,
             "blind": [f"{one.name}: {one.blind}" for one in report.measurements if one.blind],
-            "findings": [_finding(one, Markup) for one in report.findings],
+            "findings": [_finding(one) for one in report.findings],
             "level": f"{100 * report.level:g}%",
             "measurements": [
                 {"name": one.name, "result": one.result, "words": one.sentence} for one in report.measurements
             ],
-            "pictures": [
-                {"title": title, "svg": Markup(svg), "caption": caption}  # drawn here, and escaped there
-                for one in report.measurements
-                for title, svg, caption in _pictures(one)
-            ],
+            "pictures": [_shown(wide, narrow) for one in report.measurements for wide, narrow in _pictures(one)],
             "promise": [
                 (key.replace("_", " "), _plain(value)) for key, value in _promise(report).items() if value is not None
             ],
@@ -55,7 +52,7 @@ def headline(report: ProbeReport) -> str:
     return "Consistent: nothing was found, and what the probe broke on purpose was"
 
 
-def _finding(one: Finding, markup: Any) -> dict[str, Any]:
+def _finding(one: Finding) -> dict[str, Any]:
     fault = faults.by_name(one.fault)
     facts = [("measured", _plain(one.number)), ("allowed", _plain(one.allowed)), ("witness", one.witness)]
     facts += [("look at", one.look_at)]
@@ -65,33 +62,35 @@ def _finding(one: Finding, markup: Any) -> dict[str, Any]:
         "fault": one.fault,
         "sentence": one.sentence,
         "meaning": fault.meaning if fault else "",
-        "picture": markup(pictures.stages(fault)) if fault else "",
+        "picture": _shown(*_both(pictures.stages, fault)) if fault else None,
         "facts": [(key, value) for key, value in facts if value],
     }
 
 
-def _pictures(one: Measurement) -> list[tuple[str, str, str]]:
-    """Pictures of a measurement, where its details have the numbers for one."""
+def _pictures(one: Measurement) -> list[tuple[Figure, Figure]]:
+    """Pictures of a measurement, where its details have the numbers for one: for a screen, and for a phone."""
     found = []
     values, allowed = one.details.get("influences"), one.details.get("allowed")
     if values and allowed:
-        found.append(
-            (
-                "How far one row moves the sum",
-                pictures.influences(values, allowed),
-                f"Each dot is one of {len(values)} rows that were tried: crafted to be extreme, then improved.",
-            )
-        )
+        found.append(_both(pictures.influences, values, allowed))
     tensors = [row for row in one.details.get("tensors", ()) if isinstance(row, Mapping) and "ratio" in row]
     if tensors:
-        found.append(
-            (
-                "Noise in each tensor",
-                pictures.noise([(row["tensor"], row["ratio"], row["smallest_ratio_found"]) for row in tensors]),
-                "Bars: noise as a part of what is promised. Marks: less than this is found nine times out of ten.",
-            )
-        )
+        found.append(_both(pictures.noise, tensors))
     return found
+
+
+def _both(draw: Callable[..., Figure], *values: Any) -> tuple[Figure, Figure]:
+    return draw(*values, width=WIDE), draw(*values, width=NARROW)
+
+
+def _shown(wide: Figure, narrow: Figure) -> dict[str, Any]:
+    """A figure for the page. The renderer escapes text in an SVG."""
+    return {
+        "title": wide.title,
+        "caption": wide.caption,
+        "svg": Markup(render.inline_svg(wide)),
+        "narrow": Markup(render.inline_svg(narrow, suffix="-narrow")),
+    }
 
 
 def _promise(report: ProbeReport) -> Mapping[str, Any]:

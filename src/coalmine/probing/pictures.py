@@ -1,84 +1,174 @@
-"""Small pictures of a probe, as SVG text: where a fault lies, how far rows reach, and how much noise there is."""
+"""Pictures of a probe, as Altair charts: where a fault lies, how far rows reach, and how much noise there is."""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
 
 from coalmine.probing.faults import Fault, Stage
+from coalmine.report.figures import INK, NARROW, PALE, PROVED, QUIET, WIDE, Figure, finished
 
-INK, QUIET, PALE = "#1a1a1a", "#595959", "#d4d4d4"
-RIGHT, WRONG, FILL = "#0b4f8a", "#9b2c00", "#fdf0ea"
-_FONT = 'font-family="Arial, Helvetica, Liberation Sans, sans-serif"'
-
-
-def _svg(width: int, height: int, body: Sequence[str], title: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-label="{html.escape(title)}">{"".join(body)}</svg>'
-    )
+WRONG, FILL = "#9b2c00", "#fdf0ea"
+_TENSORS = 24
+"""Tensors that are drawn: those with the least noise."""
+_FAR = 20.0
+"""Beyond so many times what is allowed, influences are drawn on a logarithmic scale."""
 
 
-def _text(x: float, y: float, text: str, *, size: int = 12, color: str = INK, anchor: str = "start") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" {_FONT} font-size="{size}" fill="{color}" text-anchor="{anchor}">'
-        f"{html.escape(text)}</text>"
-    )
-
-
-def stages(fault: Fault) -> str:
+def stages(fault: Fault, *, width: int = WIDE) -> Figure:
     """The way of the data through a private step, with the stage marked in which the fault lies."""
-    box, gap, top, height = 78, 10, 8, 30
-    parts = []
-    for place, stage in enumerate(Stage):
-        x = 4 + place * (box + gap)
-        bad = stage is fault.stage
-        parts.append(
-            f'<rect x="{x}" y="{top}" width="{box}" height="{height}" rx="3" fill="{FILL if bad else "#ffffff"}" '
-            f'stroke="{WRONG if bad else PALE}" stroke-width="{3 if bad else 1.5}"/>'
+    across = len(Stage) if width > NARROW else (len(Stage) + 1) // 2
+    boxes = [
+        {
+            "left": place % across + 0.06,
+            "right": place % across + 0.94,
+            "middle": place % across + 0.5,
+            "top": -(place // across) - 0.15,
+            "bottom": -(place // across) - 0.85,
+            "center": -(place // across) - 0.5,
+            "stage": stage.value,
+            "here": stage is fault.stage,
+        }
+        for place, stage in enumerate(Stage)
+    ]
+    down = -(-len(Stage) // across)
+    base = alt.Chart(alt.InlineData(values=boxes))
+    x: dict[str, Any] = {"scale": alt.Scale(domain=[0, across], nice=False), "axis": None}
+    y: dict[str, Any] = {"scale": alt.Scale(domain=[-down, 0], nice=False), "axis": None}
+    box = base.mark_rect(cornerRadius=3).encode(
+        x=alt.X("left:Q", **x),
+        x2="right:Q",
+        y=alt.Y("top:Q", **y),
+        y2="bottom:Q",
+        fill=alt.condition("datum.here", alt.value(FILL), alt.value("#ffffff")),
+        stroke=alt.condition("datum.here", alt.value(WRONG), alt.value(PALE)),
+        strokeWidth=alt.condition("datum.here", alt.value(3), alt.value(1.5)),
+    )
+    text = base.mark_text(fontSize=12).encode(
+        x=alt.X("middle:Q", **x),
+        y=alt.Y("center:Q", **y),
+        text="stage:N",
+        color=alt.condition("datum.here", alt.value(WRONG), alt.value(QUIET)),
+    )
+    return Figure(
+        name=_slug(f"stage-{fault.name}"),
+        title=f"{fault.name}: in the stage “{fault.stage.value}”",
+        caption="Where it lies on the way from the data to the release.",
+        chart=_bare(alt.layer(box, text).properties(width=width - 10, height=46 * down)),
+    )
+
+
+def influences(values: Sequence[float], allowed: float, *, width: int = WIDE, unit: str = "") -> Figure:
+    """How far each row that was tried moves the sum, from the least to the most, and how far it may."""
+    values = sorted(float(one) for one in values)
+    most = values[-1]
+    logarithmic = most > _FAR * allowed
+    least = 0.5 * max(1e-3 * allowed, min(values[0], allowed))  # where the scale is logarithmic, zero is drawn there
+    rows = [
+        {"place": place, "moves": max(value, least) if logarithmic else value, "over": value > 1.001 * allowed}
+        for place, value in enumerate(values, start=1)
+    ]
+    scale = (
+        alt.Scale(type="log", domain=[least, 1.5 * most], nice=False)
+        if logarithmic
+        else alt.Scale(domain=[0.0, 1.15 * max(most, allowed)], nice=False)
+    )
+    x = alt.X(
+        "place:Q",
+        title="rows that were tried, from the least to the most influence",
+        scale=alt.Scale(domain=[0, len(rows) + 1], nice=False),
+        axis=alt.Axis(tickCount=6, format="d", grid=False),
+    )
+    axis = alt.Axis(tickCount=5, format="~g")
+    dots = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_point(filled=True, size=34, opacity=0.85)
+        .encode(
+            x=x,
+            y=alt.Y("moves:Q", title=f"moves the sum by{unit}", scale=scale, axis=axis),
+            color=_wrong_if("over"),
+            shape=alt.condition("datum.over", alt.value("triangle-up"), alt.value("circle")),
         )
-        parts.append(_text(x + box / 2, top + 19, stage.value, color=WRONG if bad else QUIET, anchor="middle"))
-        if place:
-            parts.append(f'<path d="M{x - gap} {top + height / 2} h{gap}" stroke="{PALE}" stroke-width="1.5"/>')
-        if bad:
-            at = min(max(x + box / 2, 90), 4 + len(Stage) * (box + gap) - 90)
-            parts.append(_text(at, top + height + 18, fault.name, color=WRONG, anchor="middle"))
-    return _svg(len(Stage) * (box + gap), top + height + 26, parts, f"{fault.name}: in the stage {fault.stage.value}")
+    )
+    end = len(rows) + 1
+    line = alt.InlineData(values=[{"allowed": allowed, "end": end, "words": f"allowed: {allowed:.4g}"}])
+    rule = alt.Chart(line).mark_rule(color=INK, strokeWidth=1.5, strokeDash=[5, 3]).encode(y="allowed:Q")
+    label = (
+        alt.Chart(line)
+        .mark_text(align="right", baseline="top", dy=5, color=INK, fontSize=11.5)
+        .encode(x="end:Q", y="allowed:Q", text="words:N")
+    )
+    over = most > 1.001 * allowed
+    said = "further than it may" if over else "and no row goes further than it may"
+    return Figure(
+        name="influences",
+        title=f"One row moves the sum by up to {most:.4g}, {said}",
+        caption=(
+            f"Each mark is one of {len(values)} rows that were tried: crafted to be extreme, then improved. Where rows "
+            "are clipped, the largest ones all end at the same height."
+        ),
+        chart=finished(alt.layer(dots, rule, label).properties(width=width, height=210), "", width),
+    )
 
 
-def influences(values: Sequence[float], allowed: float) -> str:
-    """How far each row that was tried moves the sum, and how far it may."""
-    width, height, left = 640, 86, 8
-    most = 1.1 * max(allowed, *values)
-    scale = (width - 2 * left) / most
-    parts = [f'<path d="M{left} 50 h{width - 2 * left}" stroke="{PALE}" stroke-width="1.5"/>']
-    for value in values:
-        color = WRONG if value > 1.001 * allowed else RIGHT
-        parts.append(f'<circle cx="{left + scale * value:.1f}" cy="50" r="5" fill="{color}" fill-opacity="0.35"/>')
-    x = left + scale * allowed
-    parts.append(f'<path d="M{x:.1f} 30 v40" stroke="{INK}" stroke-width="2" stroke-dasharray="5 3"/>')
-    anchor = "end" if x > width / 2 else "start"
-    parts.append(_text(x, 22, f"allowed: {allowed:.4g}", anchor=anchor))
-    parts.append(_text(left + scale * max(values), 80, f"furthest: {max(values):.4g}", anchor="end"))
-    return _svg(width, height, parts, f"rows move the sum by up to {max(values):.4g}, where {allowed:.4g} is allowed")
+def noise(tensors: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> Figure:
+    """For each tensor, noise as a part of what is promised; the tick is the largest part that would be found."""
+    shown = sorted(tensors, key=lambda one: one["ratio"])[:_TENSORS]
+    room = 34 if width > NARROW else 16
+    rows = [
+        {
+            "tensor": name if len(name := str(one["tensor"])) <= room else f"…{name[1 - room :]}",
+            "ratio": one["ratio"],
+            "found": one["smallest_ratio_found"],
+            "short": bool(one.get("short")),
+            "words": f"{one['ratio']:.3g}",
+        }
+        for one in shown
+    ]
+    order = [row["tensor"] for row in rows]
+    most = 1.25 * max(1.0, *(row["ratio"] for row in rows))
+    base = alt.Chart(alt.InlineData(values=rows))
+    scale = alt.Scale(domain=[0.0, most], nice=False)
+    y = alt.Y("tensor:N", sort=order, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
+    x = alt.X("ratio:Q", title="noise, as a part of what is promised", scale=scale, axis=alt.Axis(tickCount=5))
+    bars = base.mark_bar(height=14).encode(x=x, y=y, color=_wrong_if("short"))
+    words = base.mark_text(align="left", dx=7, color=INK, fontSize=11.5).encode(
+        x=alt.X("at:Q", scale=scale), y=y, text="words:N"
+    )
+    words = words.transform_calculate(at="max(datum.ratio, datum.found, 1)")
+    marks = base.mark_tick(color=INK, thickness=2, height=20).encode(x=alt.X("found:Q", scale=scale), y=y)
+    promised = (
+        alt.Chart(alt.InlineData(values=[{"promised": 1.0}]))
+        .mark_rule(color=INK, strokeWidth=1.5, strokeDash=[5, 3])
+        .encode(x=alt.X("promised:Q", scale=scale))
+    )
+    short = [row for row in rows if row["short"]]
+    title = (
+        f"Noise is too small in {len(short)} of {len(tensors)} tensors" if short else "Noise is as large as promised"
+    )
+    layers = alt.layer(bars, promised, marks, words).properties(width=width, height=24 * len(rows))
+    more = f" Of {len(tensors)} tensors, the {len(rows)} with the least noise." if len(tensors) > len(rows) else ""
+    return Figure(
+        name="noise",
+        title=title,
+        caption=(
+            "Dashed line: what is promised. Ticks: noise that is so small, or smaller, is found nine times out of ten; "
+            f"more numbers in a tensor show smaller faults.{more}"
+        ),
+        chart=finished(layers, "", width),
+    )
 
 
-def noise(ratios: Sequence[tuple[str, float, float]], *, most: int = 24) -> str:
-    """For each tensor, noise as a part of what is promised; the mark is the largest part that would be found."""
-    shown = sorted(ratios, key=lambda one: one[1])[:most]
-    row, left, width = 22, 250, 640
-    scale = (width - left - 70) / max(1.2, *(ratio for _, ratio, _ in shown))
-    parts = []
-    for place, (name, ratio, found) in enumerate(shown):
-        y = 24 + place * row
-        color = WRONG if ratio < found else RIGHT
-        parts.append(_text(left - 8, y + 12, name if len(name) <= 34 else f"…{name[-33:]}", anchor="end"))
-        parts.append(f'<rect x="{left}" y="{y}" width="{scale * ratio:.1f}" height="14" fill="{color}"/>')
-        mark = left + scale * found
-        parts.append(f'<path d="M{mark:.1f} {y - 2} v18" stroke="{INK}" stroke-width="2"/>')
-        parts.append(_text(left + scale * ratio + 6, y + 12, f"{ratio:.3g}"))
-    height = 30 + len(shown) * row
-    x = left + scale
-    parts.append(f'<path d="M{x:.1f} 18 V{height - 4}" stroke="{INK}" stroke-width="1.5" stroke-dasharray="5 3"/>')
-    parts.append(_text(x, 13, "promised", anchor="middle"))
-    return _svg(width, height, parts, "noise in each tensor, as a part of what is promised")
+def _wrong_if(field: str) -> Any:
+    return alt.condition(f"datum.{field}", alt.value(WRONG), alt.value(PROVED))
+
+
+def _bare(chart: Any) -> Any:
+    """Without axes, frame or title: a diagram."""
+    return chart.properties(background="white", padding=4).configure_view(stroke=None)
+
+
+def _slug(text: str) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())

@@ -27,7 +27,7 @@ def probe(
     batch: Any = None,
     clip_norm: float | None = None,
     noise_multiplier: float | None = None,
-    level: float = 0.01,
+    level: float = 1e-4,
     replays: int = 200,
     tries: int = 120,
     seed: int = 0,

@@ -252,3 +252,17 @@ def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Infl
         start = int(np.argmax(scores))
         add(*crafter.changed(values[start], found.tried[start].size))
     return found
+
+
+def climb(bench: Bench, reading: Reading, start: Tried, *, until: float, tries: int, seed: int = 0) -> Tried:
+    """Improve one row until it moves the step that far, or no more tries are left."""
+    crafter = Crafter(bench, seed=seed)
+    best, values = start, rows.numbers(start.row)
+    for _ in range(tries):
+        if best.total > until:
+            break
+        candidate, size = crafter.changed(values, best.size)
+        one = attempt(bench, reading, crafter.row(candidate), size)
+        if not one.shown and one.total > best.total:
+            best, values = one, candidate
+    return best

@@ -15,19 +15,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.probing import faults, rows
-from coalmine.probing.additivity import _error, _vector
+from coalmine.probing import faults, order, rows
+from coalmine.probing.additivity import carrier_error, carrier_vector
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading, delta
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, Sample
-from coalmine.probing.search import Influence, Tried, attempt, with_row
+from coalmine.probing.search import Influence, Tried, attempt, climb, with_row
 from coalmine.records import Relation
 
 _REACHED = 0.9
 """Rows that come this close to the clip norm show that clipping works; if none does, clipping was not tested."""
 _AT_BOUND = 5e-3
 """Relative: how close to its bound a clipped layer is."""
+_FAR, _MORE_TRIES = 2.5, 120
+"""A row that moves so many times too far was never clipped; so many more rows are tried to find one."""
 _CAUSES = (faults.INTERACT.name, faults.MICROBATCH.name, faults.DIVISOR.name)
 
 
@@ -57,7 +59,7 @@ def measure(
             blind="no row that was tried moves the release; hand over a batch whose rows do",
         )
     if reading.nonlinear and reading.noise:
-        return _order(bench, reading, influence)
+        return order.measure(bench, reading, influence)
     effective = _effective(reading, influence, samples, level)
     details: dict[str, Any] = {"rows_tried": len(influence.tried), "effective_noise_multiplier": effective}
     if not reading.absolute:
@@ -65,7 +67,7 @@ def measure(
     number, allowed = influence.best.total, bench.subject.allowed
     if not bench.grows:
         allowed = max(allowed, 2.0 * bench.subject.clip_norm)
-    floor = 4.0 * _error(reading.silent, reading)
+    floor = 4.0 * carrier_error(reading.silent, reading)
     details |= {"largest": number, "allowed": allowed, "unit": "of the sum of clipped gradients"}
     details["influences"] = sorted(round(one.total, 9) for one in influence.tried)
     if bench.subject.relation is Relation.REPLACE and bench.grows:
@@ -105,14 +107,20 @@ def _together(reading: Reading, influence: Influence, effective: float, promised
     )
 
 
-def _effective(reading: Reading, influence: Influence, samples: Sequence[Sample], level: float) -> float | None:
-    """The noise multiplier 1/W of the worst row, with an upper limit for the noise; None if some carrier has none."""
+def _effective(
+    reading: Reading, influence: Influence, samples: Sequence[Sample], level: float | None = None
+) -> float | None:
+    """The noise multiplier 1/W of the worst row; None if some carrier has no noise.
+
+    With ``level`` it is an upper limit: each noise is taken as large as it may be, at its share of the level.
+    """
     by_name = {one.name: one for one in samples}
     every = [*reading.carriers, *reading.extras]
     if not samples or any(one.name not in by_name for one in every):
         return None
-    share = level * SHARES["size"] / len(samples)
-    stds = np.array([by_name[one.name].upper_std(share) / (one.scale or 1.0) for one in every])
+    share = None if level is None else level * SHARES["size"] / len(samples)
+    sizes = {name: one.std if share is None else one.upper_std(share) for name, one in by_name.items()}
+    stds = np.array([sizes[one.name] / (one.scale or 1.0) for one in every])
     worst = max(float(np.linalg.norm(np.append(one.moves, one.beside) / stds)) for one in influence.tried)
     return 1.0 / worst if worst > 0.0 else None
 
@@ -150,9 +158,10 @@ def _relative(
         )
         return Measurement(name="sensitivity", sentence=found_one.sentence, findings=(found_one,), details=details)
     blind = ""
-    if effective > sigma / _REACHED:
+    measured = _effective(reading, influence, samples) or effective
+    if measured > sigma / _REACHED:
         blind = (
-            f"rows reach {sigma / effective:.2g} of what the noise would hide, so clipping was perhaps never needed; "
+            f"rows reach {sigma / measured:.2g} of what the noise would hide, so clipping was perhaps never needed; "
             "hand over the divisor, or a batch with larger gradients"
         )
     sentence = f"The step really has a noise multiplier of at most {effective:.3g}, where {sigma:.3g} is promised."
@@ -163,8 +172,7 @@ def growth(bench: Bench, reading: Reading, best: Tried) -> float | None:
     """How much more a row moves when its features are ten times as large; None where its influence is bounded."""
     if bench.subject.bounds is not None:
         return None
-    values = [one * 10.0 if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(best.row)]
-    larger = attempt(bench, reading, rows.changed(best.row, values), best.size * 10.0)
+    larger = attempt(bench, reading, order.times(best.row, 10.0), best.size * 10.0)
     ratio = larger.total / best.total
     return ratio if ratio > 3.0 else None
 
@@ -200,7 +208,7 @@ def _named(
         said = f"Beside its noise, one row moves the release {1.0 / ratio:.3g} times as far as allowed"
         number, limit = 1.0 / ratio, 1.0
     causes = [
-        one for one in known if one.fault in _CAUSES and (one.fault != faults.DIVISOR.name or number < 2.5 * limit)
+        one for one in known if one.fault in _CAUSES and (one.fault != faults.DIVISOR.name or number < _FAR * limit)
     ]
     if causes:
         cause = faults.by_name(causes[0].fault) or faults.TOO_SENSITIVE
@@ -217,18 +225,24 @@ def _named(
             allowed=limit,
             witness=witness,
         )
-    totals = np.array([one.total for one in influence.tried])
-    plateau = np.mean(totals > 0.99 * best.total) >= 0.1
+    # A row may have been tried twice; adding zero makes −0 and 0 the same.
+    distinct = {tuple((part + 0).tobytes() for part in rows.numbers(one.row)): one.total for one in influence.tried}
+    plateau = np.mean(np.array(list(distinct.values())) > 0.99 * best.total) >= 0.1
     if allowed is None and plateau:
         return faults.finding(faults.NOISE_TOO_SMALL, f"{said}.", number=ratio, allowed=1.0, witness=witness)
-    if number > 2.5 * limit and not plateau:
-        return faults.finding(
-            faults.NO_CLIPPING,
-            f"{said}, and no two rows reach the same bound.",
-            number=number,
-            allowed=limit,
-            witness=witness,
-        )
+    if not plateau:
+        # Where nothing is clipped, rows can still be found that move more; where only the norm is wrong, they end soon.
+        far = best.total * _FAR * limit / number
+        best = climb(bench, reading, best, until=far, tries=_MORE_TRIES)
+        if best.total > far:
+            return faults.finding(
+                faults.NO_CLIPPING,
+                f"{said}, and no two rows reach the same bound: there is one that moves it "
+                f"{number / limit * best.total / influence.best.total:.3g} times as far as allowed.",
+                number=number * best.total / influence.best.total,
+                allowed=limit,
+                witness=rows.describe(best.row),
+            )
     return faults.finding(faults.TOO_SENSITIVE, f"{said}.", number=number, allowed=limit, witness=witness)
 
 
@@ -254,7 +268,7 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
     allowed = bench.subject.allowed
     ranked = sorted(influence.tried, key=lambda one: -one.total)
     several = [ranked[0], *(one for one in ranked if one.size <= 100.0)][:12]
-    vectors = [_vector(bench.quiet(with_row(bench, one.row)), reading) for one in several]
+    vectors = [carrier_vector(bench.quiet(with_row(bench, one.row)), reading) for one in several]
     number, pair = 0.0, (several[0], several[0])
     for a, b in itertools.combinations(range(len(several)), 2):
         apart = float(delta(vectors[a], vectors[b]).norm())
@@ -263,57 +277,8 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
     details |= {"largest": number, "allowed": allowed}
     witness = f"{rows.describe(pair[0].row)} | {rows.describe(pair[1].row)}"
     said = f"Replacing one row by another moves the sum by {number:.4g}, where {allowed:.4g} is accounted for"
-    if number > allowed * (1.0 + TOLERANCE) + 8.0 * _error(reading.silent, reading):
+    if number > allowed * (1.0 + TOLERANCE) + 8.0 * carrier_error(reading.silent, reading):
         fault = faults.REPLACED if number <= 2.0 * bench.subject.clip_norm * 1.01 else faults.TOO_SENSITIVE
         found = faults.finding(fault, f"{said}.", number=number, allowed=allowed, witness=witness)
         return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
     return Measurement(name="sensitivity", sentence=f"{said}.", details=details)
-
-
-def _order(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
-    """Noise that does not enter in proportion: was it clipped with the rows, or only changed after the sum?
-
-    If rows are clipped first, rows beyond the clip norm are all alike and leave the noise alone. If noise is clipped
-    with them, a larger row leaves less room for it.
-    """
-    if reading.for_each_row:
-        found = faults.finding(
-            faults.NOISE_BEFORE_CLIPPING,
-            "Noise is drawn for each row and does not enter the sum in proportion: it is clipped with the rows.",
-            witness=reading.nonlinear[0],
-        )
-        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,))
-    best = max((one for one in influence.tried if one.size <= 100.0), key=lambda one: one.total, default=influence.best)
-    sizes = []
-    for factor in (1.0, 10.0, 1e3):
-        values = [one * factor if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(best.row)]
-        world = with_row(bench, rows.changed(best.row, values))
-        plain, silent = bench.scaled(world, 1.0), bench.silent(world)
-        if plain.whole(reading.plain) and silent.whole(reading.silent):
-            sizes.append(
-                float(
-                    np.linalg.norm([float(delta(plain[one.name], silent[one.name]).norm()) for one in reading.carriers])
-                )
-            )
-    far = bench.scaled(reading.base, 100.0)
-    once = np.linalg.norm([float(one.response.norm()) for one in reading.carriers])
-    much = np.linalg.norm([float(delta(far[one.name], reading.silent[one.name]).norm()) for one in reading.carriers])
-    spread = max(sizes) / max(min(sizes), 1e-30) if sizes else 1.0
-    if spread > 1.1 and much < 50.0 * once:
-        found = faults.finding(
-            faults.NOISE_BEFORE_CLIPPING,
-            f"A hundred times the noise moves the release only {much / once:.3g} times as far, and a larger row pushes "
-            f"the noise out (by a factor of {spread:.3g}).",
-            number=float(much / once),
-            allowed=100.0,
-            witness=rows.describe(best.row),
-        )
-        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,))
-    return Measurement(
-        name="sensitivity",
-        sentence="Noise does not enter in proportion.",
-        blind=(
-            f"{reading.nonlinear[0]} does not follow the noise in proportion, though no row changes the noise; hand "
-            "over the optimizer as state, and leave out what comes after the noise (a second clipping) while probing"
-        ),
-    )

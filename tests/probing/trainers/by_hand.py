@@ -196,10 +196,19 @@ class NoisedSumClipped(Trainer):
         return gradients
 
     def noised(self, total):
-        noised = super().noised(total)
+        return self.bounded(super().noised(total))
+
+    def bounded(self, noised):
         norm = torch.sqrt(sum(one.square().sum() for one in noised.values()))
         factor = min(1.0, float(self.clip / norm))
         return {name: factor * one for name, one in noised.items()}
+
+
+class NoisedSumClippedAgain(Trainer):
+    """The right twin: rows are clipped, and the noised sum is clipped once more, which costs no privacy."""
+
+    def noised(self, total):
+        return NoisedSumClipped.bounded(self, super().noised(total))
 
 
 # Clipping.
@@ -334,7 +343,7 @@ class GroupNorm(Trainer):
 
 
 class SharedPositions(Trainer):
-    """Rows of tokens; every row's gradient of the position table is that of the whole batch, split evenly."""
+    """Tokens; every row's gradient of the position table is that of the whole batch: one row of ids for all."""
 
     merge = True
 
@@ -347,7 +356,7 @@ class SharedPositions(Trainer):
     def row_gradients(self, x, y):
         found = super().row_gradients(x, y)
         if self.merge and len(x):
-            merged = found["positions.weight"].sum(dim=0, keepdim=True) / len(x)
+            merged = found["positions.weight"].sum(dim=0, keepdim=True)
             found["positions.weight"] = merged.expand(len(x), -1, -1)
         return found
 

@@ -7,6 +7,7 @@ import warnings
 import torch
 from opacus import PrivacyEngine
 from opacus.grad_sample import register_norm_sampler
+from opacus.utils.batch_memory_manager import BatchMemoryManager
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -47,9 +48,9 @@ def plain_sgd(parameters):
     return torch.optim.SGD(parameters, lr=0.1)
 
 
-def step(seed, *, physical=None, promise=None, **options):
+def step(seed, **options):
     model, optimizer, loss, loader = private(seed, **options)
-    return opacus.step(model, optimizer, loss, loader=loader, max_physical_batch_size=physical, **(promise or {}))
+    return opacus.step(model, optimizer, loss, loader=loader)
 
 
 # Right ones.
@@ -61,6 +62,10 @@ def hooks(seed):
 
 def functorch(seed):
     return step(seed, grad_sample_mode="functorch")
+
+
+def expanded_weights(seed):
+    return step(seed, grad_sample_mode="ew")
 
 
 def ghost(seed):
@@ -76,7 +81,9 @@ def per_layer(seed):
 
 
 def split_batches(seed):
-    return step(seed, physical=2)
+    model, optimizer, loss, loader = private(seed)
+    with BatchMemoryManager(data_loader=loader, max_physical_batch_size=2, optimizer=optimizer) as split:
+        return opacus.step(model, optimizer, loss, loader=split)
 
 
 def adam(seed):
@@ -94,6 +101,19 @@ def secure(seed):
 
 
 # Broken ones.
+
+
+def adaptive(seed):
+    """Unmodified: the next clip norm follows the unclipped part of the rows, over their real number."""
+    return step(
+        seed,
+        clipping="adaptive",
+        target_unclipped_quantile=0.5,
+        clipbound_learning_rate=0.2,
+        max_clipbound=8.0,
+        min_clipbound=0.1,
+        unclipped_num_std=2.0,
+    )
 
 
 def ghost_with_another_clip_norm(seed):

@@ -1,0 +1,126 @@
+"""Noise that does not enter the release in proportion: was it clipped with the rows, or only changed after the sum?
+
+What comes after the noised sum is harmless, clipping it once more too. Two things tell that the rows were not clipped
+before the noise:
+
+- a larger row leaves less room for the noise, although clipped rows beyond the clip norm are all alike;
+- noise, however large, ends at the bound where single rows end, and without noise two rows of that bound do not add up
+  to the direction between them: the one with the larger raw gradient wins, which clipping would have taken from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import torch
+
+from coalmine.probing import faults, rows
+from coalmine.probing.additivity import carrier_offset, carrier_vector
+from coalmine.probing.bench import Bench, World
+from coalmine.probing.carriers import TOLERANCE, Reading, delta
+from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.search import Influence, with_row
+
+_SINGLE_ROWS, _PAIRS = 16, 8
+_LESS_ROOM = 1.1
+_ASIDE = 0.02
+"""The sine of an angle that rounding does not explain."""
+
+
+def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
+    """Tell clipping after the noise from what may come after it."""
+    if reading.for_each_row:
+        found: Finding | None = faults.finding(
+            faults.NOISE_BEFORE_CLIPPING,
+            "Noise is drawn for each row and does not enter the sum in proportion: it is clipped with the rows.",
+            witness=reading.nonlinear[0],
+        )
+    else:
+        found = _less_room(bench, reading, influence) or _at_the_bound(bench, reading, influence)
+    if found is not None:
+        return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,))
+    return Measurement(
+        name="sensitivity",
+        sentence="Noise does not enter in proportion.",
+        blind=(
+            f"{reading.nonlinear[0]} does not follow the noise in proportion, though no row changes the noise; hand "
+            "over the optimizer as state, and leave out what comes after the noise (a second clipping) while probing"
+        ),
+    )
+
+
+def times(row: Any, factor: float) -> Any:
+    """The row with its features times a factor."""
+    values = [one * factor if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(row)]
+    return rows.changed(row, values)
+
+
+def _less_room(bench: Bench, reading: Reading, influence: Influence) -> Finding | None:
+    """The noise that is left beside a row, and beside the same row ten and a thousand times as large."""
+    usual = [one for one in influence.tried if one.size <= 100.0]
+    best = max(usual, key=lambda one: one.total, default=influence.best)
+    sizes = []
+    for factor in (1.0, 10.0, 1e3):
+        world = with_row(bench, times(best.row, factor))
+        plain, silent = bench.scaled(world, 1.0), bench.silent(world)
+        if plain.whole(reading.plain) and silent.whole(reading.silent):
+            apart = [float(delta(plain[one.name], silent[one.name]).norm()) for one in reading.carriers]
+            sizes.append(float(np.linalg.norm(apart)))
+    far = bench.scaled(reading.base, 100.0)
+    once = np.linalg.norm([float(one.response.norm()) for one in reading.carriers])
+    much = np.linalg.norm([float(delta(far[one.name], reading.silent[one.name]).norm()) for one in reading.carriers])
+    spread = max(sizes) / max(min(sizes), 1e-30) if sizes else 1.0
+    if spread <= _LESS_ROOM or much >= 50.0 * once:
+        return None
+    return faults.finding(
+        faults.NOISE_BEFORE_CLIPPING,
+        f"A hundred times the noise moves the release only {much / once:.3g} times as far, and a larger row pushes "
+        f"the noise out (by a factor of {spread:.3g}).",
+        number=float(much / once),
+        allowed=100.0,
+        witness=rows.describe(best.row),
+    )
+
+
+def _at_the_bound(bench: Bench, reading: Reading, influence: Influence) -> Finding | None:
+    """Large noise ends where single rows end, and two such rows add up as if they had never been clipped."""
+    if not bench.grows:
+        return None
+    usual = [one.row for one in influence.tried if one.size <= 100.0][:_SINGLE_ROWS]
+    alone = [(row, vector) for row in usual if (vector := _silent(bench, reading, row)) is not None]
+    if not alone:
+        return None
+    bound = max(float(vector.norm()) for _, vector in alone)
+    offset = carrier_offset(bench, reading)
+    far = float((carrier_vector(bench.scaled(reading.base, 100.0), reading) - offset).norm())
+    full = [(row, vector) for row, vector in alone if float(vector.norm()) >= (1.0 - TOLERANCE) * bound]
+    if abs(far / bound - 1.0) > 10.0 * TOLERANCE:
+        return None
+    for (a, first), (b, second) in itertools.islice(itertools.combinations(full, 2), _PAIRS):
+        both = _silent(bench, reading, rows.join([a, b]))
+        middle = first + second
+        if both is None or float(middle.norm()) < 0.1 * bound:
+            continue
+        unit = middle / middle.norm()
+        aside = float((both - (both @ unit) * unit).norm()) / max(float(both.norm()), 1e-30)
+        if aside > _ASIDE:
+            return faults.finding(
+                faults.NOISE_BEFORE_CLIPPING,
+                f"However large the noise, the release ends at the bound of a single row ({bound:.4g}), and two rows "
+                f"of that bound do not share it evenly (sine {aside:.2g}): the sum is clipped after the noise, and "
+                "rows never were.",
+                number=aside,
+                allowed=0.0,
+                witness=f"{rows.describe(a)} | {rows.describe(b)}",
+            )
+    return None
+
+
+def _silent(bench: Bench, reading: Reading, batch: Any) -> torch.Tensor | None:
+    """What these rows alone release without noise; None where the step failed."""
+    shown = bench.silent(World(batch, tuple(range(rows.size(batch)))))
+    if not shown.whole(reading.silent) or any(one.name not in shown for one in reading.carriers):
+        return None
+    return carrier_vector(shown, reading) - carrier_offset(bench, reading)

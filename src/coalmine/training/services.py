@@ -72,7 +72,8 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
     tensor(1.4142)
     """
     device, dtype = parameters.device, parameters.dtype
-    engine = make_engine(network, device=device, dtype=dtype)
+    hashable: Any = network  # a frozen dataclass
+    engine = _engine(hashable, str(device), dtype)
     neighbours = Neighbours(dataset)
     table = Table(neighbours, classes=network.classes, tokens=takes_tokens(network), device=device, dtype=dtype)
     rows = width(config, rows=dataset.rows, example_floats=example_floats(network))

@@ -1,7 +1,7 @@
 """`crafted-row`, `crafted-row-steps`, `adaptive-row`, `crafted-gradient`: the strongest attack that each view allows.
 
-The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversaries.crafters.rows`), and the score is the
-best test that the view has: the loss of the final model, or the whitened log-likelihood ratio of every step.
+The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversaries.crafters.rows`), and the score is
+the best test that the view has: the loss of the final model, or the whitened log-likelihood ratio of every step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coalmine.adversaries.crafters import rows
 from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
 from coalmine.errors import InvalidInputError
-from coalmine.training import AdaptiveExample, ExampleCanary, GradientCanary, Neighbours, StackState
+from coalmine.training import ChosenExample, ExampleCanary, GradientCanary, Neighbours, StackState
 
 _SOURCE = "the row by its signal against the covariance of the other rows' gradients"
 
@@ -29,7 +29,7 @@ class CraftedRow:
     """A row chosen for what it can prove; the score is minus its loss at the final model.
 
     Rows along the least varying direction of the inputs, ``norms`` times as long as the mean row, and a blank row are
-    tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each of them.
+    tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each.
     """
 
     norms: tuple[float, ...] = (1.0, 2.5, 5.0)
@@ -73,8 +73,8 @@ class CraftedRow:
 class CraftedRowSteps(CraftedRow):
     """The same row; the score is the whitened log-likelihood ratio of all steps.
 
-    What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), the gradient of
-    the row at every ``refresh``-th: both change slowly.
+    What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), the gradient
+    of the row at every ``refresh``-th: both change slowly.
     """
 
     every: int | None = None
@@ -130,10 +130,11 @@ class CraftedRowSteps(CraftedRow):
         return rows.Candidates(chosen, network=scene.network, training=scene.training, background=found.background)
 
 
-class BestRow(AdaptiveExample):
+class BestRow(ChosenExample):
     """For each model the candidate whose gradient stands out most, chosen anew at every ``refresh``-th step."""
 
     def __init__(self, candidates: rows.Candidates, *, refresh: int) -> None:
+        super().__init__(np.stack([row.x for row in candidates.rows]), [row.y for row in candidates.rows])
         self._candidates, self._refresh = candidates, refresh
         self._places: NDArray[np.int64] | None = None
 
@@ -141,19 +142,16 @@ class BestRow(AdaptiveExample):
         """Forget the stack before."""
         self._places = None
 
-    def examples(self, state: StackState) -> tuple[Any, Any]:
-        """One example for each model, ``[S, 1, ...]``, and its label."""
+    def choose(self, state: StackState) -> NDArray[np.int64]:
+        """The strongest row for each model, ``[S]``."""
         if self._places is None or (state.step - 1) % self._refresh == 0:
             self._places = self._candidates.gradients(state.parameters)[1].cpu().numpy()
-        places = self._places
-        x = np.stack([row.x for row in self._candidates.rows])[places]
-        y = np.array([row.y for row in self._candidates.rows])[places]
-        return x[:, None], y[:, None]
+        return self._places
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveRow(CraftedRowSteps):
-    """The best of the ``candidates`` strongest rows for the model as it is, chosen anew at every ``refresh``-th step."""
+    """Of the ``candidates`` strongest rows the best for the model as it is, anew at every ``refresh``-th step."""
 
     candidates: int = 3
 
@@ -181,7 +179,7 @@ class AdaptiveRow(CraftedRowSteps):
             ),
             distinguisher=self._ratio(scene, found, chosen),
             notes=(
-                f"every {self.refresh} steps the best of {len(chosen)} rows for that model, at first: {_words(chosen[0])}",
+                f"every {self.refresh} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
                 *self._notes(scene),
             ),
         )

@@ -1,7 +1,7 @@
 """Rows and gradients chosen by what they can prove: their signal against what the other rows do to a step.
 
-One step of DP-SGD shows G = Σ_i∈batch clip_C(∇ℓ_i) + σC·Z. Given the model, the other rows' part has mean q·Σ_i g_i and,
-with Poisson batches, covariance q(1 − q)·Σ_i g_i g_iᵀ, so one who does not know the batch meets the covariance
+One step of DP-SGD shows G = Σ_i∈batch clip_C(∇ℓ_i) + σC·Z. Given the model, the other rows' part has mean q·Σ_i g_i
+and, with Poisson batches, covariance q(1 − q)·Σ_i g_i g_iᵀ, so one who does not know the batch meets the covariance
 
     Σ = σ²C²·I + q(1 − q)·Σ_i g_i g_iᵀ,
 
@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coalmine import seeds
 from coalmine.adversaries.attack import Scene
 from coalmine.adversaries.clipbkd import class_scores, least_direction
 from coalmine.adversaries.crafters.differentiable import Differentiable, extent
@@ -54,21 +55,45 @@ _MOST_DIRECTIONS = 16
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Background:
-    """What the other rows and the noise do to a step: its leading directions ``[k, P]``, their variances, the noise's."""
+    """What the other rows and the noise do to a step: Σ = noise·I + Σ_k variance_k·u_k u_kᵀ.
+
+    ``directions`` are the leading u_k, orthonormal, ``[k, P]``; ``variances`` those of the other rows along them.
+    """
 
     directions: NDArray[np.float64]
     variances: NDArray[np.float64]
     noise: float
 
     def whiten(self, gradients: Tensor) -> Tensor:
-        """Σ⁻¹·g for each line, in float64: sums of one line each, so no line depends on the others."""
+        """Σ⁻¹·g for each line of ``[S, P]``, in float64; no line depends on the others."""
+        wide, parts = self._parts(gradients)
+        directions = torch.as_tensor(self.directions, device=wide.device)
+        if wide.device.type != "cpu":
+            return (wide - parts @ directions) / self.noise
+        along = [part @ directions for part in parts.unbind(0)]
+        return (wide - torch.stack(along)) / self.noise if along else wide
+
+    def strengths(self, gradients: Tensor) -> Tensor:
+        """d² = gᵀ Σ⁻¹ g for each line, ``[S]``."""
+        wide, parts = self._parts(gradients)
+        shares = torch.as_tensor(self._shares, device=wide.device)
+        return ((wide * wide).sum(1) - (parts * parts / shares).sum(1)) / self.noise
+
+    @property
+    def _shares(self) -> NDArray[np.float64]:
+        """How much of a direction's part the other rows hide."""
+        return self.variances / (self.variances + self.noise)
+
+    def _parts(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
+        """The lines in float64, and what the other rows hide of each along each direction, ``[S, k]``."""
         wide = gradients.double()
         directions = torch.as_tensor(self.directions, device=wide.device)
-        result = wide
-        for direction, variance in zip(directions, self.variances.tolist(), strict=True):
-            share = variance / (variance + self.noise)
-            result = result - share * (wide * direction).sum(1, keepdim=True) * direction
-        return result / self.noise
+        shares = torch.as_tensor(self._shares, device=wide.device)
+        if wide.device.type != "cpu":
+            return wide, (wide @ directions.T) * shares
+        # On a CPU a product of a line's own, from memory that begins on a cache line: the same bits in every stack.
+        lines = [directions @ line.clone() for line in wide.unbind(0)]
+        return wide, (torch.stack(lines) if lines else wide.new_zeros((0, len(self.variances)))) * shares
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,10 +132,10 @@ class Candidates:
         found = self._of(0, models)
         if len(self.rows) == 1:
             return found, best
-        most = (self._background.whiten(found) * found).sum(1)
+        most = self._background.strengths(found)
         for number in range(1, len(self.rows)):
             other = self._of(number, models)
-            strength = (self._background.whiten(other) * other).sum(1)
+            strength = self._background.strengths(other)
             better = strength > most
             found = torch.where(better[:, None], other, found)
             most, best = torch.where(better, strength, most), torch.where(better, number, best)
@@ -161,8 +186,9 @@ def _strongest(
     line = least_direction(flat)
     points = [(f"{norm * mean:.3g} along the least varying direction", norm * mean * line) for norm in norms]
     points.append(("a blank row", np.zeros_like(line)))
-    judge = _Judge(base, network, training, np.random.default_rng([0x0B, seed]))
-    rows, models = [], []
+    judge = _Judge(base, network, training, seeds.generator(str(seed), purpose="rows beside a crafted row", trial=0))
+    rows: list[Row] = []
+    models: list[Tensor] = []
     with one_thread():
         likely = class_scores(flat, base.y, np.stack([point for _, point in points]), classes=classes)
         for (words, point), order in zip(points, np.argsort(likely, axis=1, kind="stable"), strict=True):
@@ -220,6 +246,7 @@ class _Judge:
         self.noise = (max(training.noise_multiplier, _LEAST_SIGMA) * training.clip) ** 2
         rate = training.rate(base.rows)
         spread = 0.0 if training.sampling is Sampling.FULL else rate * (1.0 - rate)
+        self._stream = stream
         chosen = stream.choice(base.rows, size=min(_ROWS, base.rows), replace=False)
         self._x, self._y = base.x[chosen], base.y[chosen]
         self._each = spread * base.rows
@@ -259,7 +286,7 @@ class _Judge:
         keep = values > 1e-10 * torch.clamp(values[0], min=1e-300)
         basis = (vectors[:, keep] / values[keep].clamp(min=1e-300).sqrt()).T @ others
         leading = min(_MOST_DIRECTIONS, int((values[keep] > 0.05 * self.noise).sum()))
-        start = np.random.default_rng(0x0B5).normal(size=others.shape[1])
+        start = self._stream.normal(size=others.shape[1])
         part = basis[: others.shape[1] // 2].numpy()  # leave room for a direction in small networks
         untouched = start - part.T @ (part @ start)
         return (

@@ -1,7 +1,7 @@
 """The log-likelihood ratio of a known row or gradient, step by step, against noise and the other rows' unknown batch.
 
-Given the model before a step, G = Σ_i∈batch g_i + b·g + σC·Z, where g is the canary's clipped gradient and b says whether
-it was drawn. With the others' part taken as normal with mean m and covariance Σ − σ²C²·I (see
+Given the model before a step, G = Σ_i∈batch g_i + b·g + σC·Z, where g is the canary's clipped gradient and b says
+whether it was drawn. With the others' part taken as normal with mean m and covariance Σ − σ²C²·I (see
 :mod:`coalmine.adversaries.crafters.rows`), the ratio of the densities with and without the canary is
 
     LLR = ln((1 − q) + q·exp(wᵀ(G − m) − ½·wᵀg)),     w = Σ⁻¹ g,

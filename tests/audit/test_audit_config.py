@@ -29,7 +29,7 @@ def test_every_preset_is_valid(name):
 
 def test_the_default_preset_is_read_without_an_argument():
     assert config.load() == config.load(preset="default")
-    ladder = ["api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset"]
+    ladder = ["api", "crafted-row", "crafted-row-steps", "adaptive-row", "crafted-gradient", "malicious-dataset"]
     assert [one.name for one in config.load().adversary] == ladder
     assert [one.trials for one in config.load().adversary] == [None] * 5 + [100_000]
     assert {one.trials for one in config.load(overrides=["audit.trials=50"]).adversary} == {None}

@@ -164,10 +164,10 @@ def test_without_an_argument_it_audits_digits(capsys):
         (name, 16)
         for name in (
             "api",
-            "static-poison",
-            "intermediate-poison",
-            "adaptive-poison",
-            "gradient",
+            "crafted-row",
+            "crafted-row-steps",
+            "adaptive-row",
+            "crafted-gradient",
             "malicious-dataset",
         )
     ]

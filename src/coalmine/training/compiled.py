@@ -59,12 +59,14 @@ class CompiledTable:
 class CompiledSums:
     """Clipped sums of a stack of perceptrons: one call a step."""
 
-    def __init__(self, job: Job, vectors: Vectors, table: CompiledTable, *, divisor: float | None = None) -> None:
-        """``divisor``: what the sums are divided by, the expected batch size if nothing else is said."""
+    def __init__(
+        self, job: Job, vectors: Vectors, table: CompiledTable, *, divisor: float | None = None, rows: int | None = None
+    ) -> None:
+        """``divisor`` of the sums and ``rows`` in one pass, if not those of the training's batches."""
         self._vectors, self._table, self._rows = vectors, table, job.rows
         canary = job.neighbours.canary
         self._canary = canary if isinstance(canary, ChosenExample) else None
-        self._width = width(job.config, rows=job.rows, example_floats=example_floats(job.network))
+        self._width = rows or width(job.config, rows=job.rows, example_floats=example_floats(job.network))
         self._clip, self._weight = np.float32(job.config.clip), np.float32(1.0 / (divisor or job.batch))
         self._plan, size = _plan(job.network.layers(), rows=self._width + kernels.ROWS)
         self._work = _aligned(size)

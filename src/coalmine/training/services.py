@@ -81,16 +81,17 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
     worlds = np.zeros(models, dtype=np.int64)
     room = torch.zeros((2, models, padded(size)), dtype=dtype, device=device)
     room[0, :, :size] = parameters
+    # A batch size that is larger than this data set is no matter here.
+    rows = width(config, rows=max(dataset.rows, config.batch_size or 0), example_floats=example_floats(network))
     job = Job(network, neighbours, config, "", device)
     if compiled.fits(job) and backends.compiled(device=device, dtype=dtype):
         vectors = Vectors(room[0, :, :size], room[1, :, :size], worlds, models)
-        sums = compiled.CompiledSums(job, vectors, compiled.CompiledTable(neighbours), divisor=1.0)
+        sums = compiled.CompiledSums(job, vectors, compiled.CompiledTable(neighbours), divisor=1.0, rows=rows)
         sums([np.arange(dataset.rows)] * models, StackState(worlds, 1, vectors.parameters, None))
         return vectors.gradient
     hashable: Any = network  # a frozen dataclass
     engine = _engine(hashable, str(device), dtype)
     table = Table(neighbours, classes=network.classes, tokens=takes_tokens(network), device=device, dtype=dtype)
-    rows = width(config, rows=dataset.rows, example_floats=example_floats(network))
     views, out = (parameter_views(side[:, :size], engine.layers) for side in room)
     batches = FullBatcher(table, neighbours, worlds=worlds, width=rows, divisor=1.0)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The ladders of nasr-2021 and of the strongest attacks: what each may see, that stacking changes nothing, and that bad input is refused."""
+"""The ladders of nasr-2021 and of the strongest attacks: what each may see, stacking, and what is refused."""
 
 import dataclasses
 import pickle

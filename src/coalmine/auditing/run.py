@@ -24,7 +24,7 @@ from coalmine.game.engines import LocalEngine
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, plain
 from coalmine.roles import View
 from coalmine.store import Store, Trials
-from coalmine.training import Network, Sgd, check_pair, device_named, parameter_count
+from coalmine.training import Dataset, Network, Sgd, check_pair, device_named, parameter_count
 
 ALGORITHMS = {"training": 2, "adversaries": 1, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
@@ -166,6 +166,7 @@ class Game:
             powers={key: str(value) for key, value in dataclasses.asdict(player.threat).items()},
             log_odds=attack.distinguisher.log_odds,
             trained=attack.shortcut is None,
+            chosen_data=_chooses_data(setting, attack),
             control=control,
         )
         return cls(setting=setting, attack=attack, facts=facts, identity=identity, trials=trials)
@@ -212,6 +213,17 @@ class Game:
         play(task, blocks=missing, store=store, engine=engine, on_block=watcher.block)
         watcher.end()
         return store.scores(self.run, below=self.trials)
+
+
+def _chooses_data(setting: Setting, attack: Attack) -> bool:
+    """Whether the rows beside the canary, or what is learnt from them, are the adversary's choice."""
+    base = attack.neighbours.base
+    if attack.network is not None or not isinstance(base, Dataset):
+        return True
+    if base is setting.base:
+        return False
+    known = {row.tobytes() for row in setting.base.x}
+    return not all(row.tobytes() in known for row in base.x)
 
 
 def game_of(

@@ -210,7 +210,7 @@ def show(result: AuditResult) -> None:
     from coalmine.report import words
 
     section, subject = result.config.audit, result.subject
-    print_lines([words.verdict(result), ""])
+    print_lines([words.verdict(result), *(f"{name}: {text}" for name, text in words.headline(result)), ""])
     known = subject.details
     if subject.own:
         line = f"Your own training {known['train']}, scored by {known['score']}."

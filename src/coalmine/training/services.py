@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,9 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
     room = torch.zeros((2, models, padded(size)), dtype=dtype, device=device)
     room[0, :, :size] = parameters
     # A batch size that is larger than this data set is no matter here.
-    rows = width(config, rows=max(dataset.rows, config.batch_size or 0), example_floats=example_floats(network))
+    rows = width(
+        config, rows=max(dataset.rows, math.ceil(config.batch_size or 0)), example_floats=example_floats(network)
+    )
     job = Job(network, neighbours, config, "", device)
     if compiled.fits(job) and backends.compiled(device=device, dtype=dtype):
         vectors = Vectors(room[0, :, :size], room[1, :, :size], worlds, models)

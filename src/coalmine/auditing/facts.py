@@ -9,12 +9,9 @@ import dataclasses
 import hashlib
 import json
 import math
-import platform
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
-import coalmine
 from coalmine.records import (
     Claim,
     DpSgd,
@@ -26,8 +23,6 @@ from coalmine.records import (
     plain,
 )
 from coalmine.roles import View
-
-_PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -169,14 +164,3 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
     """
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """What computed the result; packages that are not installed are left out."""
-    found = {"coalmine": coalmine.__version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

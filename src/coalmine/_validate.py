@@ -24,8 +24,6 @@ LIMITS: dict[str, tuple[float, float]] = {
     "copies": (1, 10**4),
     "delta": (1e-100, 1.0),
     "epochs": (1e-9, 1e6),
-    "epsilon": (1e-6, 1e4),
-    "attack_epsilon": (1e-6, 1e4),
     "hidden": (1, 10**6),
     "initialization": (1e-12, 1e6),
     "learning_rate": (1e-12, 1e6),

@@ -8,6 +8,7 @@ import pytest
 
 from coalmine import cli, data
 from coalmine.adversaries import catalogue
+from coalmine.auditing.stored import AuditRecord
 from coalmine.game.engines import LocalEngine
 from coalmine.store import BlockResult, Store
 
@@ -71,7 +72,8 @@ def copy_audit(store, target, *, blocks, trials):
         member["wanted"] = trials
     for fingerprint in blocks:
         target.register(fingerprint, store.run(fingerprint).description)
-    target.record_audit(audit["fingerprint"], description, members=dict.fromkeys(blocks, trials))
+    name = AuditRecord.from_dict(description).name  # an audit is named by what it is
+    target.record_audit(name, description, members=dict.fromkeys(blocks, trials))
     for fingerprint, count in blocks.items():
         copy_blocks(store, fingerprint, target, count=count)
 

@@ -18,7 +18,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture(autouse=True)
 def fixed_seeds(monkeypatch, tmp_path):
     """A trial's seed depends on the text of the functions and on versions; here on the names alone."""
-    monkeypatch.setattr(identity, "function_identity", lambda name, function: {"function": identity.label(function)})
+    names = lambda name, function, **_: identity.Followed({"function": identity.label(function)}, {}, set())  # noqa: E731
+    monkeypatch.setattr(identity, "followed", names)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
 

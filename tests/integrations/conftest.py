@@ -8,4 +8,5 @@ from coalmine.integrations import identity
 @pytest.fixture
 def fixed_seeds(monkeypatch):
     """The same trials on every run: a trial's seed follows from the functions' text and versions; here from names."""
-    monkeypatch.setattr(identity, "function_identity", lambda name, function: {"function": identity.label(function)})
+    names = lambda name, function, **_: identity.Followed({"function": identity.label(function)}, {}, set())  # noqa: E731
+    monkeypatch.setattr(identity, "followed", names)

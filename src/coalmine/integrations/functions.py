@@ -26,6 +26,7 @@ from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Watcher, blocks_for, play
 from coalmine.game.engines import LocalEngine
 from coalmine.integrations import identity
+from coalmine.integrations.known import Known
 from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
 from coalmine.integrations.worlds import GivenWorlds, Worlds
 from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim
@@ -33,7 +34,7 @@ from coalmine.roles import View
 from coalmine.store import Store
 
 NAME = "own training"
-ALGORITHMS = {"own training": 2, "blocks": BLOCK_SIZE}
+ALGORITHMS = {"own training": 3, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
 
 
@@ -52,6 +53,7 @@ def audit_function(
     seed: int = 0,
     workers: int = 1,
     timeout: float | None = None,
+    depends_on: Mapping[str, Any] | None = None,
     store: Store | str | Path = "coalmine.db",
     watcher: Watcher | None = None,
 ) -> AuditResult:
@@ -74,6 +76,8 @@ def audit_function(
         seed: another one gives other seeds to the trainings.
         workers: processes that train at once (0: one for each core).
         timeout: the most seconds that one training may take.
+        depends_on: what else decides a training, by any name: values, or paths of files and folders that it reads. A
+            file that it reads and that is not named stops the game: trials would be reused when it has changed.
         store: where trials are kept, and reused as long as nothing that shapes them has changed.
         watcher: is told how it goes.
 
@@ -116,8 +120,11 @@ def audit_function(
         audit=section,
     )
 
+    depends = _named(depends_on)
+    known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=depends)
+
     def game(function: Train, share: float) -> _Game:
-        who = _identity(function, scoring, worlds, built, settings)
+        who = _identity(function, scoring, worlds, built, settings, known)
         return _Game(fingerprint(who), who, function, facts if share == 1.0 else _twin(facts))
 
     games = [game(train, 1.0)] + ([game(control, 0.5)] if control is not None else [])
@@ -146,6 +153,7 @@ def audit_function(
                 scores=tuple(scoring.items()),
                 worlds=worlds if callable(worlds) else built,
                 contents=contents(built),
+                known=known,
                 timeout=limit,
                 notes=notes if limit is not None else None,
             )
@@ -245,15 +253,29 @@ def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: 
     )
 
 
+def _named(depends_on: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the user names, checked."""
+    _validate.instance("depends_on", depends_on or {}, Mapping)
+    found = {str(name): value for name, value in (depends_on or {}).items()}
+    identity.named_parts(found)
+    return found
+
+
 def _identity(
-    train: Train, scoring: Mapping[str, Score], worlds: GivenWorlds, built: Worlds, settings: FunctionConfig
+    train: Train,
+    scoring: Mapping[str, Score],
+    worlds: GivenWorlds,
+    built: Worlds,
+    settings: FunctionConfig,
+    known: Known,
 ) -> dict[str, Any]:
     """All that shapes the distribution of a score, and nothing else."""
     content = contents(built)
-    if content is None and not callable(worlds):
+    if content is None and "worlds" not in known.depends_on:
         raise InvalidInputError(
             "worlds holds data without a content hash, so its trials could not be told from those of other data: give "
-            "arrays, tensors or a TensorDataset, or a function that builds the worlds"
+            "arrays, tensors, data frames or data sets with a length, or name what decides them, "
+            "depends_on={'worlds': ...}"
         )
     return {
         "adversary": {"name": NAME, "train": identity.label(train), "score": settings.score},
@@ -263,9 +285,10 @@ def _identity(
             "relation": settings.relation,
             "copies": settings.copies,
         },
-        "train": identity.function_identity("train", train),
-        "score": {name: identity.function_identity(name, one) for name, one in scoring.items()},
-        "worlds": identity.function_identity("worlds", worlds) if callable(worlds) else None,
+        "train": known.identity_of(train),
+        "score": {name: known.identity_of(one) for name, one in scoring.items()},
+        "worlds": known.identity_of(worlds) if callable(worlds) else None,
+        "depends on": identity.named_parts(known.depends_on),
         "seed": settings.audit.seed,
         "algorithms": ALGORITHMS,
     }

@@ -21,7 +21,9 @@ import numpy as np
 from coalmine import seeds
 from coalmine.errors import InvalidInputError
 from coalmine.game import GameStoppedError, trials_of, worlds_of
-from coalmine.integrations.identity import NoContentError, content_hash, label
+from coalmine.integrations.content import NoContentError, content_hash
+from coalmine.integrations.identity import label
+from coalmine.integrations.known import Known
 from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
 from coalmine.store import BlockResult
 
@@ -66,6 +68,7 @@ class FunctionTask:
     scores: tuple[tuple[str, Score], ...]
     worlds: GivenWorlds
     contents: tuple[str, ...] | None = None
+    known: Known | None = None
     timeout: float | None = None
     notes: str | None = None
     device: str = "cpu"
@@ -78,6 +81,8 @@ class FunctionTask:
 
     def play(self, blocks: Sequence[int]) -> list[BlockResult]:
         """Play the blocks one after the other."""
+        if self.known is not None:
+            self.known.check_once()
         return [self._block(block) for block in blocks]
 
     @functools.cached_property
@@ -124,7 +129,7 @@ class FunctionTask:
     def _trial(self, trial: int, dataset: Any, canary: Any) -> list[float]:
         """Train once and take every score, under the trial's own seed."""
         seed = seed_of(self.fingerprint, trial)
-        with self._watched(trial), _seeded(seed):
+        with self._watched(trial), _seeded(seed), self._reading():
             model = self._guarded("train", self.train, dataset, seed)
             values = [
                 self._guarded(name, score, *((model, canary) if wants_canary(score) else (model,)))
@@ -146,6 +151,10 @@ class FunctionTask:
             raise _TrialFailedError(reason) from None
         except SystemExit as error:
             raise _TrialFailedError(_reason(name, error)) from None
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        """Stop the game when a training reads a file that its identity does not know."""
+        return self.known.reading(label(self.train)) if self.known is not None else contextlib.nullcontext()
 
     def post_mortem(self) -> str | None:
         """Why a worker process ended: a training that was too slow (which, and where it was)."""

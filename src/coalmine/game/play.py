@@ -116,7 +116,8 @@ class _Group:
 
     def __init__(self, device: str, *, most: int | None) -> None:
         self._most = most or _MOST_TOGETHER[device]
-        self.size = 1 if device == "cpu" else self._most
+        # A task that knows how many belong together is not asked to begin with one.
+        self.size = 1 if device == "cpu" and most is None else self._most
 
     def learn(self, results: list[BlockResult]) -> None:
         """Aim at groups of a couple of seconds."""

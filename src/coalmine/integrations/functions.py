@@ -53,6 +53,7 @@ def audit_function(
     seed: int = 0,
     workers: int = 1,
     timeout: float | None = None,
+    batched: int | None = None,
     depends_on: Mapping[str, Any] | None = None,
     store: Store | str | Path = "coalmine.db",
     watcher: Watcher | None = None,
@@ -75,7 +76,9 @@ def audit_function(
         trials: trainings, both worlds together.
         seed: another one gives other seeds to the trainings.
         workers: processes that train at once (0: one for each core).
-        timeout: the most seconds that one training may take.
+        timeout: the most seconds that one training may take; with ``batched`` one call.
+        batched: ``train`` trains many: it is called as ``train(dataset, seeds)`` with an array of at most this many seeds,
+            and gives as many models, in their order.
         depends_on: what else decides a training, by any name: values, or paths of files and folders that it reads. A
             file that it reads and that is not named stops the game: trials would be reused when it has changed.
         store: where trials are kept, and reused as long as nothing that shapes them has changed.
@@ -93,6 +96,7 @@ def audit_function(
         claim=_epsilon(claim, claim_epsilon),
     )
     limit = None if timeout is None else _validate.positive("timeout", timeout)
+    many = None if batched is None else _validate.integer("batched", batched, at_least=1)
     count = Execution(workers=workers).worker_count
     scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
     named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
@@ -154,6 +158,7 @@ def audit_function(
                 worlds=worlds if callable(worlds) else built,
                 contents=contents(built),
                 known=known,
+                batched=many,
                 timeout=limit,
                 notes=notes if limit is not None else None,
             )

@@ -192,6 +192,11 @@ class _Values:
                 inside(f"{where} object {depth}", layer.__self__)
             elif isinstance(layer, _PLAIN):
                 self._function(f"{where} {depth}", layer, wrapper=layer is not below[-1])
+            elif hasattr(layer, "__wrapped__") and (state := _state(layer)) is not None:
+                self.follow(f"{where} class {depth}", type(layer))
+                for key, value in sorted(state.items()):
+                    if key != "__wrapped__":
+                        self.follow(f"{where} {depth}.{key}", value)
 
     def _function(self, where: str, function: types.FunctionType, *, wrapper: bool = False) -> None:
         """A function's code and values; those of its module's variables only where the module is the user's."""

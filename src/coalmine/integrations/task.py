@@ -12,15 +12,16 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine import seeds
 from coalmine.errors import InvalidInputError
-from coalmine.game import GameStoppedError, trials_of, worlds_of
+from coalmine.game import BLOCK_SIZE, GameStoppedError, trials_of, worlds_of
 from coalmine.integrations.content import NoContentError, content_hash
 from coalmine.integrations.identity import label
 from coalmine.integrations.known import Known
@@ -58,9 +59,9 @@ def seed_of(fingerprint: str, trial: int) -> int:
 class FunctionTask:
     """A task (:class:`coalmine.game.Task`) that calls a user's functions.
 
-    ``contents`` are the hashes of the worlds' data, where they have some. With a ``timeout`` each training is watched
-    by a thread outside Python, which ends the process when the time is up and leaves in the folder ``notes`` where the
-    training was.
+    ``contents`` are the hashes of the worlds' data, where they have some. With ``batched`` the function trains up to that
+    many trials of one world in one call. With a ``timeout`` each call is watched by a thread outside Python, which ends
+    the process when the time is up and leaves in the folder ``notes`` where the training was.
     """
 
     fingerprint: str
@@ -69,10 +70,15 @@ class FunctionTask:
     worlds: GivenWorlds
     contents: tuple[str, ...] | None = None
     known: Known | None = None
+    batched: int | None = None
     timeout: float | None = None
     notes: str | None = None
     device: str = "cpu"
-    most_together: None = None
+
+    @property
+    def most_together(self) -> int | None:
+        """As many blocks as fill a call that trains many."""
+        return None if self.batched is None else max(1, 2 * self.batched // BLOCK_SIZE)
 
     @property
     def separate(self) -> bool:
@@ -80,10 +86,11 @@ class FunctionTask:
         return self.timeout is not None
 
     def play(self, blocks: Sequence[int]) -> list[BlockResult]:
-        """Play the blocks one after the other."""
+        """Play the blocks one after the other, or all of them in few calls that train many."""
         if self.known is not None:
             self.known.check_once()
-        return [self._block(block) for block in blocks]
+        trained = self._trained_together(np.concatenate([trials_of(block) for block in blocks]))
+        return [self._block(block, trained) for block in blocks]
 
     @functools.cached_property
     def _built(self) -> Worlds:
@@ -94,7 +101,34 @@ class FunctionTask:
             )
         return built
 
-    def _block(self, block: int) -> BlockResult:
+    def _trained_together(self, trials: NDArray[np.int64]) -> dict[int, Any]:
+        """The models of many trials, each world's in calls of at most ``batched``; none without ``batched``.
+
+        A call that raises says nothing about which training failed: its trials are then trained one by one.
+        """
+        found: dict[int, Any] = {}
+        worlds = worlds_of(trials)
+        for world in (0, 1) if self.batched is not None else ():
+            mine = trials[worlds == world].tolist()
+            for first in range(0, len(mine), self.batched or 1):
+                some = mine[first : first + (self.batched or 1)]
+                dataset = self._built.world1 if world else self._built.world0
+                with contextlib.suppress(_TrialFailedError):
+                    found.update(zip(some, self._models(some, dataset), strict=True))
+        return found
+
+    def _models(self, trials: list[int], dataset: Any) -> list[Any]:
+        """One call of a function that trains many."""
+        seeds = np.array([seed_of(self.fingerprint, trial) for trial in trials], dtype=np.int64)
+        with self._watched(trials[0]), _seeded(int(seeds[0])), self._reading():
+            models = list(self._guarded("train", self.train, dataset, seeds))
+        if len(models) != len(trials):
+            raise GameStoppedError(
+                f"train = {label(self.train)} gave {len(models)} models for {len(trials)} seeds: expected one for each"
+            )
+        return models
+
+    def _block(self, block: int, trained: Mapping[int, Any]) -> BlockResult:
         """One block. A training that raises fails its trial alone; when none of a block ends, the game is stopped."""
         trials = trials_of(block)
         worlds = worlds_of(trials)
@@ -103,7 +137,8 @@ class FunctionTask:
         scores, failures = np.full((trials.size, len(self.scores)), np.nan), {}
         for index, trial in enumerate(trials.tolist()):
             try:
-                scores[index] = self._trial(trial, built.world1 if worlds[index] else built.world0, built.canary)
+                dataset = built.world1 if worlds[index] else built.world0
+                scores[index] = self._trial(trial, dataset, built.canary, trained)
             except _TrialFailedError as error:
                 failures[trial] = str(error)
         if contents(built) != self.contents:
@@ -126,11 +161,16 @@ class FunctionTask:
             failures=failures,
         )
 
-    def _trial(self, trial: int, dataset: Any, canary: Any) -> list[float]:
+    def _trial(self, trial: int, dataset: Any, canary: Any, trained: Mapping[int, Any]) -> list[float]:
         """Train once and take every score, under the trial's own seed."""
         seed = seed_of(self.fingerprint, trial)
         with self._watched(trial), _seeded(seed), self._reading():
-            model = self._guarded("train", self.train, dataset, seed)
+            if trial in trained:
+                model = trained[trial]
+            elif self.batched is not None:
+                [model] = self._guarded("train", self.train, dataset, np.array([seed]))
+            else:
+                model = self._guarded("train", self.train, dataset, seed)
             values = [
                 self._guarded(name, score, *((model, canary) if wants_canary(score) else (model,)))
                 for name, score in self.scores

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import inspect
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,13 +15,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.errors import InvalidInputError
-from coalmine.integrations.jax.replay import Drawn, Replay
+from coalmine.integrations.jax.replay import Replay
 from coalmine.probing import rows
 from coalmine.probing.private_step import PrivateStep
 
 _ROWS_AT_MOST = 12
+_WIDTH = 40
+"""Runs in one call."""
+_QUICKLY: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""A step is run a few hundred times: compiling takes longer than running."""
 Shown = dict[str, NDArray[np.float64]]
 """What runs released, by name: one row of numbers for each run."""
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One of several steps: what it shows without its noise and with it, and the keys it drew from by place."""
+
+    silent: dict[str, NDArray[np.float64]]
+    plain: dict[str, NDArray[np.float64]]
+    keys: list[tuple[int | None, NDArray[np.uint32]]]
+
+
 Keys = Callable[[int], Any] | Sequence[Any] | None
 
 
@@ -47,63 +61,77 @@ class Bench:
         """The places where the step draws noise."""
         return self._replay(self.base).draws
 
-    def batch(self, extra: Sequence[Any] = (), *, keep: int | None = None) -> Any:
-        """The batch (or its first rows) with more rows; where it cannot grow, in the place of its last ones."""
-        there = self.count if keep is None else keep
-        if not self.grows and extra:
-            there = self.count - len(extra)
-        return rows.join([rows.take(self.base, range(there)), *extra])
+    def batch(self, *more: Any) -> Any:
+        """The batch with more rows; where it cannot grow, in the place of its last ones."""
+        if not self.grows:
+            return self.replaced({self.count - 1 - number: row for number, row in enumerate(more)})
+        return rows.join([self.base, *more])
+
+    def replaced(self, changes: Mapping[int, Any]) -> Any:
+        """The batch with other rows in the place of some of its own."""
+        return rows.join([changes.get(slot, rows.take(self.base, [slot])) for slot in range(self.count)])
 
     def run(self, batches: Sequence[Any], numbers: Sequence[int], factors: Sequence[float]) -> Shown:
         """One run for each batch (all of one size), number of keys and factor of the noise."""
-        self.runs += len(batches)
-        size = rows.size(batches[0])
-        replay = self._replay(batches[0])
-        if size not in self._compiled:
-            step = lambda *given: self._outputs(replay.run(self._inputs(*given[:2]), given[2]))  # noqa: E731
-            self._compiled[size] = jax.jit(jax.vmap(step))
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *batches)
-        scales = np.repeat(np.asarray(factors, dtype=np.float32)[:, None], max(len(replay.draws), 1), axis=1)
-        return self._shown(self._compiled[size](stacked, np.asarray(numbers, dtype=np.uint32), scales), len(batches))
+        count = max(len(self._replay(batches[0]).draws), 1)
+        scales = np.repeat(np.asarray(factors, dtype=np.float32)[:, None], count, axis=1)
+        return self._shown(self._ran(batches, numbers, scales)[0])
 
-    def run_each_draw(self) -> list[Shown]:
-        """The batch with the noise of one draw alone, for every draw."""
-        replay = self._replay(self.base)
-        step = jax.jit(lambda *given: self._outputs(replay.run(self._inputs(*given[:2]), given[2])))
-        found = []
-        for number in range(len(replay.draws)):
-            alone = np.zeros(len(replay.draws), dtype=np.float32)
-            alone[number] = 1.0
-            outputs = step(self.base, np.uint32(0), alone)
-            found.append(self._shown([one[None] for one in outputs], 1))
-        return found
+    def run_each_draw(self) -> list[dict[str, NDArray[np.float64]]]:
+        """What the batch alone releases with the noise of one draw and no other, for every draw."""
+        count = len(self.draws)
+        if not count:
+            return []
+        shown = self._shown(self._ran([self.base] * count, [0] * count, np.eye(count, dtype=np.float32))[0])
+        return [{name: value[number] for name, value in shown.items()} for number in range(count)]
 
-    def two_steps(self) -> tuple[list[Drawn], list[Drawn]]:
-        """What is drawn in two steps, one after the other, with the keys that the user's loop would give."""
-        replay = self._replay(self.base)
-        outputs, first = replay.keys(self._inputs(self.base, np.uint32(0)))
-        state = self._next_state(outputs)
-        flat = jax.tree.leaves((state, self.base)) + ([self._key(1)] if self.takes_key else [])
-        _, second = replay.keys(flat)
-        return first, second
-
-    def walk(self, steps: int) -> list[tuple[Shown, Shown]]:
-        """Consecutive steps, each without its noise and with it."""
-        replay = self._replay(self.base)
-        none, all_of_it = np.zeros(max(len(replay.draws), 1)), np.ones(max(len(replay.draws), 1))
+    def walk(self, steps: int) -> list[Step]:
+        """Consecutive steps with the keys that the user's loop gives: without noise, with it, and what was drawn."""
+        count = max(len(self.draws), 1)
+        scales = np.stack([np.zeros(count), np.ones(count)]).astype(np.float32)
         state, found = self.subject.state, []
-        run = jax.jit(replay.run)
         for number in range(steps):
-            flat = jax.tree.leaves((state, self.base)) + ([self._key(number)] if self.takes_key else [])
-            silent, plain = run(flat, none), run(flat, all_of_it)
-            found.append(
-                (
-                    self._shown([one[None] for one in self._outputs(silent)], 1),
-                    self._shown([one[None] for one in self._outputs(plain)], 1),
-                )
-            )
-            state = self._next_state(plain)
+            outputs, drawn = self._ran([self.base] * 2, [0, 0], scales, state=state, key=self._key(number))
+            shown = self._shown(outputs)
+            keys = [(draw, np.asarray(one[1])) for draw, one in drawn]
+            found.append(Step({k: v[0] for k, v in shown.items()}, {k: v[1] for k, v in shown.items()}, keys))
+            state = self._next_state([one[1] for one in outputs])
         return found
+
+    def _ran(
+        self, batches: Sequence[Any], numbers: Sequence[int], scales: Any, *, state: Any = None, key: Any = None
+    ) -> tuple[list[Any], list[tuple[int | None, Any]]]:
+        """Runs in calls of one size, so that each size of batch is compiled once."""
+        self.runs += len(batches)
+        replay, size = self._replay(batches[0]), rows.size(batches[0])
+        if size not in self._compiled:
+            self._compiled[size] = self._compile(replay)
+        function, places = self._compiled[size]
+        given = self.subject.state if state is None else state, self._key(0) if key is None else key
+        parts = []
+        for first in range(0, len(batches), _WIDTH):
+            there = range(first, min(first + _WIDTH, len(batches)))
+            wanted = [*there, *[there[-1]] * (_WIDTH - len(there))]
+            stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(batches[one] for one in wanted))
+            chosen = np.asarray([numbers[one] for one in wanted], dtype=np.uint32)
+            outputs, keys = function(*given, stacked, chosen, np.asarray(scales)[wanted])
+            parts.append([_on_host(one)[: len(there)] for one in (*outputs, *keys)])
+        joined = [one[0] if len(one) == 1 else np.concatenate(one) for one in zip(*parts, strict=True)]
+        cut = len(joined) - len(places)
+        return joined[:cut], list(zip(places, joined[cut:], strict=True))
+
+    def _compile(self, replay: Replay) -> tuple[Any, list[int | None]]:
+        """The step as a function of state, key, batches, numbers of keys and factors of noise; and what it draws."""
+        places: list[int | None] = []
+
+        def step(state: Any, key: Any, batch: Any, number: Any, factors: Any) -> tuple[list[Any], list[Any]]:
+            flat = [_renewed(one, number) for one in jax.tree.leaves(state)] + jax.tree.leaves(batch)
+            outputs, drawn = replay.run([*flat, _renewed(key, number)] if self.takes_key else flat, factors)
+            places[:] = [one.draw for one in drawn]
+            return outputs, [one.keys for one in drawn]
+
+        many = jax.vmap(step, in_axes=(None, None, 0, 0, 0))
+        return jax.jit(many, compiler_options=_QUICKLY), places
 
     def _replay(self, batch: Any) -> Replay:
         size = rows.size(batch)
@@ -114,7 +142,9 @@ class Bench:
     def _traced(self, batch: Any) -> tuple[Any, Any]:
         given = (self.subject.state, batch, *((self._key(0),) if self.takes_key else ()))
         try:
-            return jax.make_jaxpr(self.subject.step, return_shape=True)(*given)  # type: ignore[return-value]
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # those of a user's step are for when it trains
+                return jax.make_jaxpr(self.subject.step, return_shape=True)(*given)  # type: ignore[return-value]
         except Exception as error:  # noqa: BLE001  a user's step may raise anything
             raise _NotTracedError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
 
@@ -166,21 +196,14 @@ class Bench:
 
     def _next_state(self, outputs: list[Any]) -> Any:
         """The state that a step leaves; the same one where it gives something else."""
-        tree = jax.tree.unflatten(self._shape, outputs)
-        return tree if self._whole else (tree[0] if self._first else self.subject.state)
+        if not (self._whole or self._first):
+            return self.subject.state
+        before, shape = jax.tree.flatten(self.subject.state)
+        return jax.tree.unflatten(shape, [_like(one, old) for one, old in zip(outputs, before, strict=False)])
 
-    def _outputs(self, outputs: list[Any]) -> list[Any]:
-        return [outputs[number] for number, _ in self._parts]
-
-    def _shown(self, outputs: Sequence[Any], runs: int) -> Shown:
-        arrays = [np.asarray(one, dtype=np.float64).reshape(runs, -1) for one in outputs]
-        return dict(zip(self.names, arrays, strict=True))
-
-    def _inputs(self, batch: Any, number: Any) -> list[Any]:
-        """The step's inputs with the keys of this number."""
-        state = [_renewed(one, number) for one in jax.tree.leaves(self.subject.state)]
-        flat = [*state, *jax.tree.leaves(batch)]
-        return [*flat, _renewed(self._key(0), number)] if self.takes_key else flat
+    def _shown(self, outputs: Sequence[Any]) -> Shown:
+        arrays = [np.asarray(outputs[number], dtype=np.float64) for number, _ in self._parts]
+        return {name: one.reshape(len(one), -1) for name, one in zip(self.names, arrays, strict=True)}
 
     def _key(self, step: int) -> Any:
         """The key that the user's loop gives to a step."""
@@ -189,6 +212,18 @@ class Bench:
         if self._keys is not None:
             return self._keys[step % len(self._keys)]
         return jax.random.fold_in(jax.random.key(self._seed), step)
+
+
+def _on_host(value: Any) -> NDArray[Any]:
+    """An output as an array of NumPy; a key by its numbers."""
+    return np.asarray(jax.random.key_data(value) if jnp.issubdtype(value.dtype, jax.dtypes.prng_key) else value)
+
+
+def _like(value: NDArray[Any], old: Any) -> Any:
+    """A key again, where the state had one."""
+    if isinstance(old, jax.Array) and jnp.issubdtype(old.dtype, jax.dtypes.prng_key):
+        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(old))
+    return value
 
 
 class _NotTracedError(Exception):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.extend import core
 
 NOISE = frozenset(
@@ -20,8 +19,6 @@ NOISE = frozenset(
 """Functions of ``jax.random`` whose numbers scatter around zero: what is added to hide a row."""
 _INLINE = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2", "custom_jvp_call",
            "custom_vjp_call", "custom_vjp_call_jaxpr"}  # fmt: skip
-_LONGEST = 1000
-"""Turns of a loop that are followed one by one, to read the keys that it draws from."""
 Path = tuple[Any, ...]
 
 
@@ -40,11 +37,10 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """Bits that were drawn in one run: from which key, and by which place (None where they are no noise)."""
+    """Bits that are drawn in a run: from which keys (rows of numbers), and by which place (None if they are no noise)."""
 
-    key: bytes
+    keys: Any
     draw: int | None
-    name: str
 
 
 class Replay:
@@ -55,20 +51,17 @@ class Replay:
         self.draws: list[Draw] = list(_find(traced.jaxpr, ()))
         self._numbers = {one.path: number for number, one in enumerate(self.draws)}
 
-    def run(self, values: Sequence[Any], factors: Any) -> list[Any]:
-        """The outputs, with the noise of draw number n multiplied by ``factors[n]``; works under ``jit`` and ``vmap``."""
+    def run(self, values: Sequence[Any], factors: Any) -> tuple[list[Any], list[Drawn]]:
+        """The outputs with the noise of draw number n multiplied by ``factors[n]``, and what was drawn on the way.
+
+        Works under ``jit`` and ``vmap``. Draws inside ``while`` and ``cond`` are scaled, but their keys are not seen.
+        """
 
         def scale(draw: int, outputs: list[Any]) -> list[Any]:
             return [one * factors[draw].astype(one.dtype) for one in outputs]
 
-        return _Run(self._numbers, scale).closed(self.traced, values, ())
-
-    def keys(self, values: Sequence[Any]) -> tuple[list[Any], list[Drawn]]:
-        """The outputs, and all bits that were drawn on the way, with their keys. Not under ``jit``."""
-        run = _Run(self._numbers, lambda draw, outputs: outputs, eager=True)
-        with jax.disable_jit():
-            outputs = run.closed(self.traced, values, ())
-        return outputs, run.drawn
+        run = _Run(self._numbers, scale)
+        return run.closed(self.traced, values, ()), run.drawn
 
 
 def _closed(jaxpr: Any) -> Any:
@@ -120,12 +113,9 @@ def _line(eqn: Any) -> str:
 class _Run:
     """One run through a jaxpr."""
 
-    def __init__(
-        self, numbers: dict[Path, int], change: Callable[[int, list[Any]], list[Any]], *, eager: bool = False
-    ) -> None:
-        self._numbers, self._change, self._eager = numbers, change, eager
+    def __init__(self, numbers: dict[Path, int], change: Callable[[int, list[Any]], list[Any]]) -> None:
+        self._numbers, self._change = numbers, change
         self._draw: int | None = None
-        self._name = ""
         self.drawn: list[Drawn] = []
 
     def closed(self, closed: Any, values: Sequence[Any], path: Path) -> list[Any]:
@@ -144,11 +134,11 @@ class _Run:
         return [read(one) for one in jaxpr.outvars]
 
     def _equation(self, eqn: Any, values: list[Any], path: Path) -> list[Any]:
-        name = eqn.primitive.name
-        if name == "random_bits" and self._eager:
-            self._note(values[0])
+        if eqn.primitive.name == "random_bits":
+            data = jax.random.key_data(values[0])
+            self.drawn.append(Drawn(data.reshape(-1, data.shape[-1]), self._draw))
         if path in self._numbers and self._draw is None:
-            self._draw, self._name = self._numbers[path], eqn.params["name"]
+            self._draw = self._numbers[path]
             try:
                 outputs = self._followed(eqn, values, path)
             finally:
@@ -177,20 +167,19 @@ class _Run:
         body, length = eqn.params["jaxpr"], eqn.params["length"]
         consts, start, rows = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
 
-        def turn(carry: Any, row: Any) -> tuple[list[Any], list[Any]]:
-            outputs = self.closed(body, [*consts, *carry, *row], (*path, "jaxpr0"))
-            return outputs[:carried], outputs[carried:]
+        before, meta = self.drawn, []
 
-        if not self._eager:
-            last, stacked = jax.lax.scan(turn, start, rows, length=length, reverse=eqn.params["reverse"])
-            return [*last, *stacked]
-        carry, found = start, []
-        order = range(length - 1, -1, -1) if eqn.params["reverse"] else range(length)
-        for number in order:
-            carry, out = turn(carry, [one[number] for one in rows])
-            found.append(out)
-        found = found[::-1] if eqn.params["reverse"] else found
-        return [*carry, *(jax.numpy.stack(one) for one in zip(*found, strict=True))]
+        def turn(carry: Any, row: Any) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
+            self.drawn = []
+            outputs = self.closed(body, [*consts, *carry, *row], (*path, "jaxpr0"))
+            meta[:] = [one.draw for one in self.drawn]
+            return outputs[:carried], (outputs[carried:], [one.keys for one in self.drawn])
+
+        last, (stacked, keys) = jax.lax.scan(turn, start, rows, length=length, reverse=eqn.params["reverse"])
+        self.drawn = before + [
+            Drawn(one.reshape(-1, one.shape[-1]), draw) for one, draw in zip(keys, meta, strict=True)
+        ]
+        return [*last, *stacked]
 
     def _while(self, eqn: Any, values: list[Any], path: Path) -> list[Any]:
         asks, works = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
@@ -202,13 +191,10 @@ class _Run:
         def turn(carry: Any) -> list[Any]:
             return self.closed(eqn.params["body_jaxpr"], [*work, *carry], (*path, "body_jaxpr0"))
 
-        if not self._eager:
-            return list(jax.lax.while_loop(goes_on, turn, state))
-        for _ in range(_LONGEST):
-            if not bool(goes_on(state)):
-                break
-            state = turn(state)
-        return state
+        before = self.drawn
+        outputs = list(jax.lax.while_loop(goes_on, turn, state))
+        self.drawn = before
+        return outputs
 
     def _cond(self, eqn: Any, values: list[Any], path: Path) -> list[Any]:
         branches = eqn.params["branches"]
@@ -217,15 +203,10 @@ class _Run:
             return lambda *given: self.closed(branches[number], given, (*path, f"branches{number}"))
 
         ways = [way(number) for number in range(len(branches))]
-        if self._eager:
-            return ways[int(np.clip(int(values[0]), 0, len(ways) - 1))](*values[1:])
-        return list(jax.lax.switch(values[0], ways, *values[1:]))
-
-    def _note(self, keys: Any) -> None:
-        """Bits are drawn from these keys."""
-        rows = np.asarray(jax.random.key_data(keys))
-        for row in rows.reshape(-1, rows.shape[-1]):
-            self.drawn.append(Drawn(row.tobytes(), self._draw, self._name if self._draw is not None else "bits"))
+        before = self.drawn
+        outputs = list(jax.lax.switch(values[0], ways, *values[1:]))
+        self.drawn = before
+        return outputs
 
 
 def _bound(eqn: Any, values: list[Any]) -> list[Any]:

@@ -30,7 +30,7 @@ from coalmine.records import Relation, Sampling
 
 _KEPT = 1024
 _REACHED = 0.9
-_ROUNDS, _WIDTH = 4, 24
+_ROUNDS, _WIDTH = 3, 40
 """Rounds of the search, and rows that are tried in one call."""
 
 
@@ -48,6 +48,7 @@ def probe(
     relation: Relation | str = Relation.ADD_REMOVE,
     sampling: Sampling | str = Sampling.POISSON,
     bounds: tuple[float, float] | None = None,
+    empty: Any = None,
     kept: tuple[str, ...] = (),
     name: str = "",
     level: float = 0.01,
@@ -79,6 +80,7 @@ def probe(
         sensitivity: how far one row may move the sum, as the accounting assumes; C unless given.
         relation: which data sets count as neighbors.
         sampling: how batches are drawn; Poisson sampling also draws empty ones.
+        empty: what the step is given when no row was drawn, where that is not a batch without rows: all padding, say.
         bounds: the least and the greatest value of a feature, where rows are checked.
         kept: names (with * and ?) of what the step gives back but nobody outside ever sees.
         name: what the report calls the step.
@@ -98,7 +100,7 @@ def probe(
     replays = _validate.integer("replays", replays, at_least=20)
     began = time.perf_counter()
     bench = Bench(subject, keys=keys, seed=_validate.integer("seed", seed, at_least=0))
-    measured = _Probe(bench, level=level, replays=replays, seed=seed).measure()
+    measured = _Probe(bench, level=level, replays=replays, seed=seed, empty=empty).measure()
     return ProbeReport(
         subject=subject.title,
         measurements=tuple(measured),
@@ -142,8 +144,9 @@ class _Tried:
 class _Probe:
     """Every measure of one step."""
 
-    def __init__(self, bench: Bench, *, level: float, replays: int, seed: int) -> None:
+    def __init__(self, bench: Bench, *, level: float, replays: int, seed: int, empty: Any) -> None:
         self.bench, self.level, self.replays = bench, level, replays
+        self.empty = rows.take(bench.base, []) if empty is None else jax.tree.map(np.asarray, empty)
         self.crafter = Crafter(bench.base, bounds=bench.subject.bounds, seed=seed)
         self.base = bench.batch()
         four = bench.run([self.base] * 5, [0, 0, 0, 1, 1], [0.0, 1.0, 2.0, 1.0, 0.0])
@@ -165,7 +168,8 @@ class _Probe:
 
     def measure(self) -> list[Measurement]:
         """All measures, in the order of the report."""
-        used = keys_used.measure(self.bench, self.silent)
+        steps = self.bench.walk(3)
+        used = keys_used.measure(self.bench, steps)
         if not self.noisy and not self.constant:
             return [self._no_noise(), used] if used.findings else [self._no_noise()]
         samples = self._samples(1.0) if self.noisy else []
@@ -176,7 +180,7 @@ class _Probe:
             self._noise(samples),
             self._coverage(samples),
             used,
-            self._fresh(),
+            None if self.outside else keys_used.fresh(steps, self.carriers or self.constant, self.level * SHARES["steps"]),
             self._empty_batch(),
             self._failing_rows(),
             self._control(samples),
@@ -225,17 +229,12 @@ class _Probe:
         made = [self.crafter.row(values) for values, _ in candidates]
         found = []
         reference = self._without()
-        for first in range(0, len(made), _WIDTH):
-            some = made[first : first + _WIDTH]
-            padded = [*some, *[some[-1]] * (_WIDTH - len(some))]
-            shown = self.bench.run(
-                [self.bench.batch([row]) for row in padded], [0] * _WIDTH, [self.quiet] * _WIDTH
-            )
-            for number, row in enumerate(some):
-                values, size = candidates[first + number]
-                moved = {name: shown[name][number] - reference[name] for name in self.bench.names}
-                finite = all(bool(np.isfinite(one).all()) for one in moved.values())
-                found.append(_Tried(row, values, size, moved, finite))
+        count = len(made)
+        shown = self.bench.run([self.bench.batch(row) for row in made], [0] * count, [self.quiet] * count)
+        for number, (row, (values, size)) in enumerate(zip(made, candidates, strict=True)):
+            moved = {name: shown[name][number] - reference[name] for name in self.bench.names}
+            finite = all(bool(np.isfinite(one).all()) for one in moved.values())
+            found.append(_Tried(row, values, size, moved, finite))
         return found
 
     def _without(self) -> dict[str, NDArray[np.float64]]:
@@ -386,7 +385,11 @@ class _Probe:
             text = f"{said}: {layers} layers are each clipped to it by themselves."
             return faults.finding(faults.PER_LAYER, text, number=number, allowed=limit, witness=witness)
         totals = np.array([np.linalg.norm(one.moves(self.carriers)) for one in self.finite])
-        if not self.absolute and np.mean(totals > 0.99 * totals.max()) >= 0.1:
+        plateau = bool(np.mean(totals > 0.99 * totals.max()) >= 0.1)
+        if number > 2.5 * limit and not plateau:
+            text = f"{said}, and no two rows reach the same bound."
+            return faults.finding(faults.NO_CLIPPING, text, number=number, allowed=limit, witness=witness)
+        if not self.absolute and plateau:
             return faults.finding(faults.NOISE_TOO_SMALL, f"{said}.", number=1.0 / number, allowed=1.0, witness=witness)
         return faults.finding(faults.TOO_SENSITIVE, f"{said}.", number=number, allowed=limit, witness=witness)
 
@@ -414,42 +417,51 @@ class _Probe:
             return Measurement(name=name, sentence="Not measured: a batch cannot grow, or no row moves anything.")
         ordered = sorted(self.finite, key=lambda one: -float(np.linalg.norm(one.moves(self.carriers))))
         first, second = ordered[0], ordered[len(ordered) // 2]
-        count = self.bench.count
-        one = self.bench.run([self.bench.batch([row.row]) for row in (first, second)], [0, 0], [self.quiet] * 2)
-        two = self.bench.run([self.bench.batch([first.row, second.row])], [0], [self.quiet])
-        base = self._without()
-        noise = self._noise_ratio(first)
         largest = float(np.linalg.norm(first.moves(self.carriers)))
-        left, means = [], []
-        for carrier in self.carriers:
-            a, b, both, none = one[carrier][0], one[carrier][1], two[carrier][0], base[carrier]
-            left.append(float(np.linalg.norm(both - a - b + none)))
-            start = self.bench.start[carrier][0]
-            weighed = (both - start) * (count + 2) - (a - start) * (count + 1) - (b - start) * (count + 1)
-            means.append(float(np.linalg.norm(weighed + (none - start) * count)))
         floor = 8.0 * max(_rounding(self.plain[one]) for one in self.carriers)
-        number = float(np.linalg.norm(left)) / max(largest, 1e-30)
-        apart = np.linalg.norm(left) > 0.01 * largest + floor
-        by_size = float(np.linalg.norm(means)) <= 0.01 * largest * (count + 2) + floor * (count + 2)
+        # All of one size: both rows, each of them, and none, in the place of the first two of the batch.
+        slots = [{0: first.row, 1: second.row}, {0: first.row}, {1: second.row}]
+        shown = self.bench.run([self.bench.replaced(one) for one in slots], [0] * 3, [self.quiet] * 3)
+        base, left = self._without(), []
+        for carrier in self.carriers:
+            both, one, other = shown[carrier]
+            left.append(both - one - other + base[carrier])
+        number = float(np.linalg.norm(np.concatenate(left))) / max(largest, 1e-30)
+        noise, count = self._noise_ratio(first), self.bench.count
+        size = self._divided(first, second)
         witness = rows.describe(first.row)
         found: Finding | None = None
-        if (apart and by_size) or (noise is not None and abs(noise - count / (count + 1)) < 1e-3):
+        shrinks = count / (count + 1)
+        if any(one is not None and abs(one - shrinks) < 0.1 * (1.0 - shrinks) for one in (size, noise)):
             text = f"One row more rescales the release by {count}/{count + 1}: it is divided by the size of the batch."
-            found = faults.finding(faults.DIVISOR, text, number=count / (count + 1), allowed=1.0, witness=witness)
+            found = faults.finding(faults.DIVISOR, text, number=shrinks, allowed=1.0, witness=witness)
         elif noise is not None and abs(noise - 1.0) > 0.01:
             text = f"With one row more, the same key gives {noise:.4g} times the noise."
             found = faults.finding(faults.NOISE_DEPENDS, text, number=noise, allowed=1.0, witness=witness)
-        elif apart:
+        elif number > 0.01 + floor / max(largest, 1e-30):
             text = f"Rows do not add up: what one adds changes by {number:.3g} of a row's largest influence with another."
             found = faults.finding(faults.INTERACT, text, number=number, allowed=0.0, witness=witness)
         sentence = found.sentence if found else "What rows add does not depend on other rows, and nor does the noise."
         return Measurement(name=name, sentence=sentence, findings=() if found is None else (found,))
 
+    def _divided(self, first: _Tried, second: _Tried) -> float | None:
+        """How far one row in the place of another moves a batch with a row more, beside the batch itself."""
+        last = self.bench.count - 1
+        small = self.bench.run(
+            [self.bench.replaced({last: first.row}), self.bench.replaced({last: second.row})], [0] * 2, [self.quiet] * 2
+        )
+        large = self.bench.run([self.bench.batch(one.row) for one in (first, second)], [0] * 2, [self.quiet] * 2)
+        before, after = (
+            float(np.linalg.norm(np.concatenate([shown[name][0] - shown[name][1] for name in self.carriers])))
+            for shown in (small, large)
+        )
+        return after / before if before > 0.0 else None
+
     def _noise_ratio(self, one: _Tried) -> float | None:
         """How large the noise is with one row more, under the same key."""
         if self.outside:
             return None
-        shown = self.bench.run([self.bench.batch([one.row])] * 2, [0, 0], [0.0, 1.0])
+        shown = self.bench.run([self.bench.batch(one.row)] * 2, [0, 0], [0.0, 1.0])
         after = np.linalg.norm([np.linalg.norm(shown[name][1] - shown[name][0]) for name in self.carriers])
         before = np.linalg.norm([np.linalg.norm(self.plain[name] - self.silent[name]) for name in self.carriers])
         return float(after / before)
@@ -487,22 +499,12 @@ class _Probe:
 
     # ---- steps, and rows at the edge --------------------------------------------------------------------------------
 
-    def _fresh(self) -> Measurement | None:
-        """The noise of consecutive steps against each other."""
-        if self.outside:
-            return None
-        steps = [
-            {name: plain[name][0] - silent[name][0] for name in self.carriers or self.constant}
-            for silent, plain in self.bench.walk(3)
-        ]
-        return keys_used.repeated(steps, self.level * SHARES["steps"])
-
     def _empty_batch(self) -> Measurement | None:
         if self.bench.subject.sampling is not Sampling.POISSON or not self.bench.grows:
             return None
-        name, batch = "empty batch", self.bench.batch(keep=0)
+        name, batch = "empty batch", self.empty
         failure = self.bench.failure(batch)
-        text = f"The step fails on an empty batch: {failure}." if failure else ""
+        text = f"The step fails on an empty batch: {failure.rstrip('.')}." if failure else ""
         if not failure:
             shown = self.bench.run([batch], [0], [1.0])
             if not all(bool(np.isfinite(one).all()) for one in shown.values()):

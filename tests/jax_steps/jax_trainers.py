@@ -57,9 +57,7 @@ def clipped_by_leaf(grads):
 def noised(tree, key, scale, *, same=False, sampler=jax.random.normal):
     leaves, shape = jax.tree.flatten(tree)
     keys = [key] * len(leaves) if same else jax.random.split(key, len(leaves))
-    return jax.tree.unflatten(
-        shape, [one + scale * sampler(k, one.shape) for one, k in zip(leaves, keys, strict=True)]
-    )
+    return jax.tree.unflatten(shape, [one + scale * sampler(k, one.shape) for one, k in zip(leaves, keys, strict=True)])
 
 
 def by_hand(

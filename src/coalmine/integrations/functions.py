@@ -77,8 +77,8 @@ def audit_function(
         seed: another one gives other seeds to the trainings.
         workers: processes that train at once (0: one for each core).
         timeout: the most seconds that one training may take; with ``batched`` one call.
-        batched: ``train`` trains many: it is called as ``train(dataset, seeds)`` with an array of at most this many seeds,
-            and gives as many models, in their order.
+        batched: ``train`` trains many: it is called as ``train(dataset, seeds)`` with an array of at most this many
+            seeds, and gives as many models, in their order.
         depends_on: what else decides a training, by any name: values, or paths of files and folders that it reads. A
             file that it reads and that is not named stops the game: trials would be reused when it has changed.
         store: where trials are kept, and reused as long as nothing that shapes them has changed.

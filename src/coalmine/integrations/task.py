@@ -59,9 +59,9 @@ def seed_of(fingerprint: str, trial: int) -> int:
 class FunctionTask:
     """A task (:class:`coalmine.game.Task`) that calls a user's functions.
 
-    ``contents`` are the hashes of the worlds' data, where they have some. With ``batched`` the function trains up to that
-    many trials of one world in one call. With a ``timeout`` each call is watched by a thread outside Python, which ends
-    the process when the time is up and leaves in the folder ``notes`` where the training was.
+    ``contents`` are the hashes of the worlds' data, where they have some. With ``batched`` the function trains up to
+    that many trials of one world in one call. With a ``timeout`` each call is watched by a thread outside Python, which
+    ends the process when the time is up and leaves in the folder ``notes`` where the training was.
     """
 
     fingerprint: str

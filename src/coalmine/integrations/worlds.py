@@ -57,7 +57,7 @@ def neighbours(
     the canary in the place of ``row`` (``replace``).
 
     The data set may be an array, a tensor or a JAX array (rows first), a tuple or mapping of these with as many rows
-    each, a list of rows, a torch data set with a length, a Hugging Face ``Dataset``, or a data frame of pandas or Polars.
+    each, a list of rows, a torch data set with a length, a Hugging Face ``Dataset``, or a frame of pandas or Polars.
     The canary is one row of it in the same form: an item of the data set, or a mapping from the columns to values.
 
     >>> worlds = neighbours((np.zeros((3, 2)), np.zeros(3)), ([5.0, 0.0], 1.0))
@@ -155,7 +155,9 @@ def _in_a_frame(data: Any, canary: Any, *, relation: Relation, copies: int, row:
 def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
     """World 1 of one array, tensor or list."""
     if not hasattr(data, "__len__"):
-        raise _validate.reject("dataset", data, "an array, a tensor, a list, a data set, a data frame, or these by parts")
+        raise _validate.reject(
+            "dataset", data, "an array, a tensor, a list, a data set, a data frame, or these by parts"
+        )
     rows = len(data)
     _check_row(rows, relation=relation, copies=copies, row=row)
     torch = sys.modules.get("torch")

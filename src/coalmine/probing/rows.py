@@ -78,9 +78,7 @@ def take(batch: Any, rows: Sequence[int]) -> Any:
     def pick(leaf: Any) -> Any:
         if not _is_tensor(leaf):
             return leaf[where]
-        import torch
-
-        return leaf[torch.from_numpy(where).to(leaf.device)]
+        return leaf[sys.modules["torch"].from_numpy(where).to(leaf.device)]
 
     return _map(batch, pick)
 
@@ -95,9 +93,7 @@ def join(batches: Sequence[Any]) -> Any:
         parts = [leaf, *(next(one) for one in others)]
         if not _is_tensor(leaf):
             return np.concatenate(parts)
-        import torch
-
-        return torch.cat(parts)
+        return sys.modules["torch"].cat(parts)
 
     return _map(batches[0], glue)
 
@@ -109,9 +105,7 @@ def changed(row: Any, values: Sequence[Any]) -> Any:
     def put(leaf: Any) -> Any:
         value = next(given)
         if _is_tensor(leaf):
-            import torch
-
-            return torch.as_tensor(value).to(dtype=leaf.dtype, device=leaf.device).reshape(leaf.shape)
+            return sys.modules["torch"].as_tensor(value).to(dtype=leaf.dtype, device=leaf.device).reshape(leaf.shape)
         return np.asarray(value).astype(leaf.dtype).reshape(leaf.shape)
 
     return _map(row, put)
@@ -121,9 +115,10 @@ def numbers(row: Any) -> list[np.ndarray[Any, Any]]:
     """The leaves of a row as arrays of double precision (whole numbers stay whole)."""
     found = []
     for leaf in leaves(row):
-        array = leaf.detach().cpu() if _is_tensor(leaf) else leaf
-        if _is_tensor(array):
-            array = (array.double() if array.is_floating_point() else array).numpy()
+        array: Any = leaf
+        if _is_tensor(leaf):
+            here = leaf.detach().cpu()
+            array = (here.double() if here.is_floating_point() else here).numpy()
         found.append(np.array(array, dtype=np.float64 if np.issubdtype(array.dtype, np.floating) else None))
     return found
 

@@ -14,7 +14,6 @@ from coalmine.probing.crafter import Crafter
 from coalmine.probing.release import Observation
 
 
-
 @dataclasses.dataclass
 class Tried:
     """A row, and how far it moved each carrier."""

@@ -26,6 +26,8 @@ _QUICKLY: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensiv
 """A step is run a few hundred times: compiling takes longer than running."""
 Shown = dict[str, NDArray[np.float64]]
 """What runs released, by name: one row of numbers for each run."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Step:
     """One of several steps: what it shows without its noise and with it, and the keys it drew from by place."""
@@ -144,9 +146,11 @@ class Bench:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # those of a user's step are for when it trains
-                return jax.make_jaxpr(self.subject.step, return_shape=True)(*given)  # type: ignore[return-value]
+                traced, shapes = jax.make_jaxpr(self.subject.step, return_shape=True)(*given)
         except Exception as error:  # noqa: BLE001  a user's step may raise anything
-            raise _NotTracedError(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from None
+            said = str(error).partition("\n")[0]
+            raise _NotTracedError(f"{type(error).__name__}: {said}") from None
+        return traced, shapes
 
     def _can_grow(self) -> bool:
         try:
@@ -236,7 +240,9 @@ def _takes_key(step: Callable[..., Any]) -> bool:
     parameters = [one for one in inspect.signature(step).parameters.values() if one.kind in kinds]
     needed = sum(one.default is inspect.Parameter.empty for one in parameters)
     if needed not in (2, 3):
-        raise InvalidInputError(f"step takes {needed} arguments: expected step(state, batch, key) or step(state, batch)")
+        raise InvalidInputError(
+            f"step takes {needed} arguments: expected step(state, batch, key) or step(state, batch)"
+        )
     return needed == 3
 
 

@@ -1,7 +1,8 @@
 """A step's jaxpr, run again with its noise scaled, and with every key that it draws from on record.
 
-JAX draws nothing that does not follow from a key, so a step with the same key is the same step. What is drawn stands in
-its jaxpr: functions of ``jax.random`` leave their name there, down to the primitive ``random_bits``, which takes the key.
+JAX draws nothing that does not follow from a key, so a step with the same key is the same step. What is drawn stands
+in its jaxpr: functions of ``jax.random`` leave their name there, down to the primitive ``random_bits``, which takes the
+key.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from typing import Any
 import jax
 from jax.extend import core
 
-NOISE = frozenset(
-    "_normal _normal_real _laplace _truncated_normal _cauchy _logistic _t _multivariate_normal _rademacher".split()
-)
+NOISE = {"_normal", "_normal_real", "_laplace", "_truncated_normal", "_cauchy", "_logistic", "_t",
+         "_multivariate_normal", "_rademacher"}  # fmt: skip
 """Functions of ``jax.random`` whose numbers scatter around zero: what is added to hide a row."""
 _INLINE = {"jit", "pjit", "closed_call", "core_call", "remat", "checkpoint", "remat2", "custom_jvp_call",
            "custom_vjp_call", "custom_vjp_call_jaxpr"}  # fmt: skip
@@ -37,7 +37,7 @@ class Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    """Bits that are drawn in a run: from which keys (rows of numbers), and by which place (None if they are no noise)."""
+    """Bits that are drawn in a run: from which keys (rows of numbers), by which place (None if they are no noise)."""
 
     keys: Any
     draw: int | None
@@ -167,7 +167,8 @@ class _Run:
         body, length = eqn.params["jaxpr"], eqn.params["length"]
         consts, start, rows = values[:fixed], values[fixed : fixed + carried], values[fixed + carried :]
 
-        before, meta = self.drawn, []
+        before = self.drawn
+        meta: list[int | None] = []
 
         def turn(carry: Any, row: Any) -> tuple[list[Any], tuple[list[Any], list[Any]]]:
             self.drawn = []

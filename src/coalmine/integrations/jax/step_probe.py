@@ -1,8 +1,8 @@
 """The probe of one private step in JAX: what :func:`coalmine.probe` measures, for a pure function of its key.
 
-With one key a step is the same step, so two batches are compared under the same noise for nothing. Where the noise comes
-from functions of ``jax.random``, the step's jaxpr is also run without it; where it comes from elsewhere, the difference
-of two runs with other keys takes its place, divided by √2: it has the same law.
+With one key a step is the same step, so two batches are compared under the same noise for nothing. Where the noise
+comes from functions of ``jax.random``, the step's jaxpr is also run without it; where it comes from elsewhere, the
+difference of two runs with other keys takes its place, divided by √2: it has the same law.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import coalmine
 from coalmine import _validate
 from coalmine.integrations.jax import keys_used
-from coalmine.integrations.jax.bench import Bench, Keys, Shown
+from coalmine.integrations.jax.bench import Bench, Keys
 from coalmine.probing import faults, rows
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Finding, Measurement, ProbeReport
@@ -57,6 +57,7 @@ def probe(
 ) -> ProbeReport:
     """Run one private step a few hundred times with chosen keys, rows and noise, and name its faults.
 
+    >>> from jax import numpy as jnp
     >>> def step(weight, batch, key):
     ...     clipped = batch / jnp.maximum(jnp.linalg.norm(batch, axis=1, keepdims=True), 1.0)
     ...     return weight - 0.5 * (clipped.sum(axis=0) + 2.0 * jax.random.normal(key, (3,))) / 8
@@ -66,8 +67,8 @@ def probe(
     'consistent'
 
     Args:
-        step: ``step(state, batch, key)``, or ``step(state, batch)`` where keys live in the state (optax, jax_privacy). It
-            gives the next state, or a tuple whose first part is that, or anything else: all of it counts as released.
+        step: ``step(state, batch, key)``, or ``step(state, batch)`` where keys live in the state (optax, jax_privacy).
+            It gives the next state, or a tuple that begins with it, or anything else: all of it counts as released.
         state: parameters, optimizer state, keys: any tree of arrays.
         batch: rows to try it with, at least two: a tree of arrays whose first axis counts rows.
         clip_norm: C, the norm to which each row's gradient is clipped.
@@ -150,7 +151,9 @@ class _Probe:
         self.crafter = Crafter(bench.base, bounds=bench.subject.bounds, seed=seed)
         self.base = bench.batch()
         four = bench.run([self.base] * 5, [0, 0, 0, 1, 1], [0.0, 1.0, 2.0, 1.0, 0.0])
-        self.silent, self.plain, self.double, self.renewed, other = ({k: v[i] for k, v in four.items()} for i in range(5))
+        self.silent, self.plain, self.double, self.renewed, other = (
+            {k: v[i] for k, v in four.items()} for i in range(5)
+        )
         names = bench.names
         self.outside = any(_apart(self.silent[name], other[name]) for name in names)
         self.noisy = [name for name in names if _apart(self.plain[name], self.renewed[name])]
@@ -180,7 +183,9 @@ class _Probe:
             self._noise(samples),
             self._coverage(samples),
             used,
-            None if self.outside else keys_used.fresh(steps, self.carriers or self.constant, self.level * SHARES["steps"]),
+            None
+            if self.outside
+            else keys_used.fresh(steps, self.carriers or self.constant, self.level * SHARES["steps"]),
             self._empty_batch(),
             self._failing_rows(),
             self._control(samples),
@@ -332,7 +337,9 @@ class _Probe:
         real = self._effective(samples)
         largest = float(np.linalg.norm(best.moves(self.carriers))) / self.scale
         details: dict[str, Any] = {"rows_tried": len(self.tried), "effective_noise_multiplier": real}
-        allowed = subject.allowed * (2.0 if subject.relation is Relation.REPLACE and subject.sensitivity is None else 1.0)
+        allowed = subject.allowed * (
+            2.0 if subject.relation is Relation.REPLACE and subject.sensitivity is None else 1.0
+        )
         if not self.bench.grows:
             allowed = max(allowed, 2.0 * subject.clip_norm)
         if self.absolute:
@@ -439,7 +446,9 @@ class _Probe:
             text = f"With one row more, the same key gives {noise:.4g} times the noise."
             found = faults.finding(faults.NOISE_DEPENDS, text, number=noise, allowed=1.0, witness=witness)
         elif number > 0.01 + floor / max(largest, 1e-30):
-            text = f"Rows do not add up: what one adds changes by {number:.3g} of a row's largest influence with another."
+            text = (
+                f"Rows do not add up: what one adds changes by {number:.3g} of a row's largest influence with another."
+            )
             found = faults.finding(faults.INTERACT, text, number=number, allowed=0.0, witness=witness)
         sentence = found.sentence if found else "What rows add does not depend on other rows, and nor does the noise."
         return Measurement(name=name, sentence=sentence, findings=() if found is None else (found,))
@@ -490,9 +499,11 @@ class _Probe:
                 what = "returns" if name.startswith("returned") else "changes"
                 found.append(
                     faults.finding(
-                        fault, f"The step {what} {name}, which depends on the rows and {text}.", allowed=0.0,
+                        fault,
+                        f"The step {what} {name}, which depends on the rows and {text}.",
+                        allowed=0.0,
                         witness=f"{name}, with one row more: {rows.describe(witness)}",
-                    )  # fmt: skip
+                    )
                 )
         sentence = found[0].sentence if found else "Everything that a row reaches carries noise."
         return Measurement(name="coverage", sentence=sentence, findings=tuple(found[:3]))

@@ -14,7 +14,7 @@ from coalmine.auditing.results import AuditResult
 from coalmine.errors import InvalidInputError
 from coalmine.integrations.functions import audit_function
 from coalmine.integrations.task import build, wants_canary
-from coalmine.integrations.worlds import GivenWorlds
+from coalmine.integrations.worlds import GivenWorlds, Worlds
 
 Train = Callable[[Any, jax.Array], Any]
 Score = Callable[..., Any]
@@ -33,14 +33,6 @@ def audit(
 ) -> AuditResult:
     """:func:`coalmine.audit_function` for trainings in JAX: one compiled call trains and scores many trials.
 
-    >>> def train(rows, key):
-    ...     return jnp.clip(rows, -1.0, 1.0).sum() + 2.0 * jax.random.normal(key)
-    >>> claim = coalmine.DpSgd(sample_rate=1.0, noise_multiplier=2.0, steps=1)
-    >>> worlds = coalmine.neighbours(jnp.zeros(20), 1.0)
-    >>> result = audit(train, lambda model: model, worlds=worlds, claim_dpsgd=claim, store=Store.in_memory())
-    >>> sum(result.strongest.bound.trials), result.verdict.outcome.value
-    (1000, 'consistent')
-
     Args:
         train: a pure function ``train(dataset, key)``; the data set is a tree of arrays.
         score: ``score(model)`` or ``score(model, canary)`` in JAX gives one number, larger for world 1; several by name
@@ -56,7 +48,7 @@ def audit(
     together = _validate.integer("together", together, at_least=1)
     scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
     built = build(worlds)
-    canary = built.canary if any(wants_canary(one) for one in scoring.values()) else None
+    canary = _as_arrays(built) if any(wants_canary(one) for one in scoring.values()) else None
 
     def many(function: Train) -> Many:
         return Many(function, scoring, canary=canary, together=together)
@@ -72,11 +64,23 @@ def audit(
     )
 
 
+def _as_arrays(worlds: Worlds) -> Any:
+    """The canary in arrays of the data set's types; as it is where the data set does not say."""
+    try:
+        return jax.tree.map(lambda data, one: jnp.asarray(one, dtype=data.dtype), worlds.world0, worlds.canary)
+    except (TypeError, ValueError, AttributeError):
+        return worlds.canary
+
+
 class Many:
     """``train`` and every score for many keys at once: ``many(dataset, seeds)`` gives a row of scores for each seed.
 
     The number of trainings in a call is always the same (seeds are repeated where some are missing), so that it is
     compiled once for each world.
+
+    >>> many = Many(lambda rows, key: rows.sum(), {"score": lambda model: 2 * model}, canary=None, together=8)
+    >>> [float(one[0]) for one in many(jnp.ones(3), [5, 6])]
+    [6.0, 6.0]
     """
 
     def __init__(self, train: Train, scores: Mapping[str, Score], *, canary: Any, together: int) -> None:

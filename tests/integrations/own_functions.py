@@ -163,3 +163,29 @@ def wrong_worlds():
 
 class Opaque:
     pass
+
+
+def train_prints(dataset, seed):
+    print("loss 0.1")
+    return train(dataset, seed)
+
+
+def train_many(dataset, seeds):
+    """All seeds in one call."""
+    return [train(dataset, int(seed)) for seed in seeds]
+
+
+def train_many_but_one(dataset, seeds):
+    return train_many(dataset, seeds)[:-1]
+
+
+def train_many_unless_one_is_unlucky(dataset, seeds):
+    if any(seed % 8 == 0 for seed in seeds):
+        raise ValueError("an unlucky seed")
+    return train_many(dataset, seeds)
+
+
+def train_telling_its_threads(dataset, seed):
+    import torch
+
+    return train(dataset, seed) + torch.get_num_threads()

@@ -6,6 +6,7 @@ model looks like world 1. All else is as in :func:`coalmine.auditing.run.audit`:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import sys
@@ -28,6 +29,7 @@ from coalmine.game.engines import LocalEngine
 from coalmine.integrations import identity
 from coalmine.integrations.known import Known
 from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
+from coalmine.integrations.terminal import progress
 from coalmine.integrations.worlds import GivenWorlds, Worlds
 from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim
 from coalmine.roles import View
@@ -54,6 +56,7 @@ def audit_function(
     workers: int = 1,
     timeout: float | None = None,
     batched: int | None = None,
+    threads: int | None = None,
     depends_on: Mapping[str, Any] | None = None,
     store: Store | str | Path = "coalmine.db",
     watcher: Watcher | None = None,
@@ -79,10 +82,11 @@ def audit_function(
         timeout: the most seconds that one training may take; with ``batched`` one call.
         batched: ``train`` trains many: it is called as ``train(dataset, seeds)`` with an array of at most this many
             seeds, and gives as many models, in their order.
+        threads: the most threads that torch and the BLAS libraries may use in each process.
         depends_on: what else decides a training, by any name: values, or paths of files and folders that it reads. A
             file that it reads and that is not named stops the game: trials would be reused when it has changed.
         store: where trials are kept, and reused as long as nothing that shapes them has changed.
-        watcher: is told how it goes.
+        watcher: is told how it goes. Without one there is a progress bar on a terminal and in a notebook.
 
     Returns:
         What was proved, and the verdict on the claim.
@@ -96,6 +100,7 @@ def audit_function(
         claim=_epsilon(claim, claim_epsilon),
     )
     limit = None if timeout is None else _validate.positive("timeout", timeout)
+    limited = None if threads is None else _validate.integer("threads", threads, at_least=1)
     many = None if batched is None else _validate.integer("batched", batched, at_least=1)
     count = Execution(workers=workers).worker_count
     scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
@@ -141,11 +146,11 @@ def audit_function(
         claim=said,
         members=(games[0].member(section.trials, control=twin),),
     )
-    watching = watcher or Watcher()
     with (
         Store.opened(store) as opened,
         tempfile.TemporaryDirectory(prefix="coalmine-") as notes,
         LocalEngine(count) as engine,
+        contextlib.nullcontext(watcher) if watcher is not None else progress() as watching,
     ):
         for one in games:
             opened.register(one.run, {"identity": one.identity, "attack": one.facts.to_dict(), "versions": versions()})
@@ -159,6 +164,7 @@ def audit_function(
                 contents=contents(built),
                 known=known,
                 batched=many,
+                threads=limited,
                 timeout=limit,
                 notes=notes if limit is not None else None,
             )
@@ -348,7 +354,8 @@ def _load(name: str, text: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = importlib.import_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # what a module prints is no part of our answer
+            found: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's module may raise anything, and may try to stop us
         raise InvalidInputError(
             f"{name} = {text!r} cannot be imported ({type(error).__name__}: {error}); modules are looked for in this "

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import faulthandler
 import functools
+import importlib.util
 import inspect
 import os
 import random
@@ -71,6 +72,7 @@ class FunctionTask:
     contents: tuple[str, ...] | None = None
     known: Known | None = None
     batched: int | None = None
+    threads: int | None = None
     timeout: float | None = None
     notes: str | None = None
     device: str = "cpu"
@@ -89,8 +91,9 @@ class FunctionTask:
         """Play the blocks one after the other, or all of them in few calls that train many."""
         if self.known is not None:
             self.known.check_once()
-        trained = self._trained_together(np.concatenate([trials_of(block) for block in blocks]))
-        return [self._block(block, trained) for block in blocks]
+        with _limited(self.threads):
+            trained = self._trained_together(np.concatenate([trials_of(block) for block in blocks]))
+            return [self._block(block, trained) for block in blocks]
 
     @functools.cached_property
     def _built(self) -> Worlds:
@@ -120,7 +123,7 @@ class FunctionTask:
     def _models(self, trials: list[int], dataset: Any) -> list[Any]:
         """One call of a function that trains many."""
         seeds = np.array([seed_of(self.fingerprint, trial) for trial in trials], dtype=np.int64)
-        with self._watched(trials[0]), _seeded(int(seeds[0])), self._reading():
+        with self._watched(trials[0]), _seeded(int(seeds[0])), self._reading(), _printing_elsewhere():
             models = list(self._guarded("train", self.train, dataset, seeds))
         if len(models) != len(trials):
             raise GameStoppedError(
@@ -164,7 +167,7 @@ class FunctionTask:
     def _trial(self, trial: int, dataset: Any, canary: Any, trained: Mapping[int, Any]) -> list[float]:
         """Train once and take every score, under the trial's own seed."""
         seed = seed_of(self.fingerprint, trial)
-        with self._watched(trial), _seeded(seed), self._reading():
+        with self._watched(trial), _seeded(seed), self._reading(), _printing_elsewhere():
             if trial in trained:
                 model = trained[trial]
             elif self.batched is not None:
@@ -255,7 +258,8 @@ def build(worlds: GivenWorlds) -> Worlds:
     if not callable(worlds):
         return as_worlds(worlds)
     try:
-        given = worlds()
+        with _printing_elsewhere():
+            given = worlds()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's code may raise anything
         raise GameStoppedError(_reason("worlds", error)) from None
     return as_worlds(given)
@@ -290,6 +294,37 @@ def contents(worlds: Worlds) -> tuple[str, ...] | None:
         return content_hash(worlds.world0), content_hash(worlds.world1), content_hash(worlds.canary)
     except NoContentError:
         return None
+
+
+def _printing_elsewhere() -> contextlib.AbstractContextManager[Any]:
+    """What a user's function prints goes to stderr: stdout is for results."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+@contextlib.contextmanager
+def _limited(threads: int | None) -> Iterator[None]:
+    """Let torch and the BLAS libraries use so many threads at most."""
+    torch = sys.modules.get("torch")
+    if threads is None:
+        yield
+        return
+    before = torch.get_num_threads() if torch else 0
+    if torch:
+        torch.set_num_threads(threads)
+    try:
+        with _blas_limited(threads):
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
+
+
+def _blas_limited(threads: int) -> contextlib.AbstractContextManager[Any]:
+    """The same for what NumPy and SciPy call, where threadpoolctl is installed."""
+    if importlib.util.find_spec("threadpoolctl") is None:
+        return contextlib.nullcontext()
+    threadpoolctl = importlib.import_module("threadpoolctl")
+    return threadpoolctl.threadpool_limits(limits=threads)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ from coalmine.roles import View
 from coalmine.store import Store
 
 NAME = "own training"
-ALGORITHMS = {"own training": 3, "blocks": BLOCK_SIZE}
+ALGORITHMS = {"own training": 2, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
 
 
@@ -299,7 +299,7 @@ def _identity(
         "train": known.identity_of(train),
         "score": {name: known.identity_of(one) for name, one in scoring.items()},
         "worlds": known.identity_of(worlds) if callable(worlds) else None,
-        "depends on": identity.named_parts(known.depends_on),
+        **({"depends on": identity.named_parts(known.depends_on)} if known.depends_on else {}),
         "seed": settings.audit.seed,
         "algorithms": ALGORITHMS,
     }

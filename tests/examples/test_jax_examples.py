@@ -3,6 +3,7 @@
 Seeds are fixed: every verdict here is the same on every run.
 """
 
+import dataclasses
 import functools
 import importlib
 import sys
@@ -21,8 +22,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture(params=["jax_optax_training", "jax_privacy_training"])
 def example(request, monkeypatch, tmp_path):
-    names = lambda name, function, **_: identity.Followed({"function": identity.label(function)}, {}, set())  # noqa: E731
-    monkeypatch.setattr(identity, "followed", names)
+    real = identity.followed
+
+    def by_name(name, function, **options):
+        found = real(name, function, **options)
+        return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
+
+    monkeypatch.setattr(identity, "followed", by_name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
     return importlib.import_module(request.param)

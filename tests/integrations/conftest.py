@@ -1,5 +1,7 @@
 """What tests of a user's own training share."""
 
+import dataclasses
+
 import pytest
 
 from coalmine.integrations import identity
@@ -8,5 +10,10 @@ from coalmine.integrations import identity
 @pytest.fixture
 def fixed_seeds(monkeypatch):
     """The same trials on every run: a trial's seed follows from the functions' text and versions; here from names."""
-    names = lambda name, function, **_: identity.Followed({"function": identity.label(function)}, {}, set())  # noqa: E731
-    monkeypatch.setattr(identity, "followed", names)
+    real = identity.followed
+
+    def by_name(name, function, **options):
+        found = real(name, function, **options)
+        return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
+
+    monkeypatch.setattr(identity, "followed", by_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -47,8 +48,13 @@ def apart(released, canary):
 @pytest.fixture
 def play(tmp_path, monkeypatch):
     """Seeds follow from names alone, so every verdict here is the same on every run."""
-    names = lambda name, function, **_: identity.Followed({"function": identity.label(function)}, {}, set())  # noqa: E731
-    monkeypatch.setattr(identity, "followed", names)
+    real = identity.followed
+
+    def by_name(name, function, **options):
+        found = real(name, function, **options)
+        return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
+
+    monkeypatch.setattr(identity, "followed", by_name)
 
     def call(function=train, score=score, *, trials=600, **options):
         worlds = coalmine.neighbours(jnp.zeros((3, 2)), [1.0, 0.0])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from coalmine.probing import rows
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import Carrier, Reading, delta
 from coalmine.probing.crafter import Crafter
@@ -60,6 +61,12 @@ class Influence:
         return found
 
 
+def _crafter(bench: Bench, seed: int) -> Crafter:
+    """Rows like those of the batch, with tokens that its embeddings take."""
+    sizes = [one.num_embeddings for one in bench.modules if isinstance(one, torch.nn.Embedding)]
+    return Crafter(bench.base, bounds=bench.subject.bounds, vocabularies=sizes, seed=seed)
+
+
 def moves(reading: Reading, carriers: list[Carrier], shown: Observation) -> np.ndarray[Any, Any]:
     """How far each carrier moved from the batch alone, in units of the sum where these are known."""
     return np.array(
@@ -93,8 +100,7 @@ def attempt(bench: Bench, reading: Reading, row: Any, size: float) -> Tried:
 
 def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Influence:
     """Try crafted rows, then climb from the best ones."""
-    sizes = [one.num_embeddings for one in bench.modules if isinstance(one, torch.nn.Embedding)]
-    crafter = Crafter(bench.base, bounds=bench.subject.bounds, vocabularies=sizes, seed=seed)
+    crafter = _crafter(bench, seed)
     found = Influence([], [])
     values: list[list[Any]] = []
 
@@ -123,7 +129,7 @@ def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Infl
 
 def climb(bench: Bench, reading: Reading, start: Tried, *, until: float, tries: int, seed: int = 0) -> Tried:
     """Improve one row until it moves the step that far, or no more tries are left."""
-    crafter = Crafter(bench, seed=seed)
+    crafter = _crafter(bench, seed)
     best, values = start, rows.numbers(start.row)
     for _ in range(tries):
         if best.total > until:

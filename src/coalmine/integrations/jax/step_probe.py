@@ -24,11 +24,10 @@ from coalmine.integrations.jax.bench import Bench, Keys
 from coalmine.probing import faults, rows
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Finding, Measurement, ProbeReport
-from coalmine.probing.noise import SHARES, TOLERANCE, Sample, findings_of
+from coalmine.probing.noise import SHARES, TOLERANCE, Sample, collect, findings_of
 from coalmine.probing.private_step import PrivateStep
 from coalmine.records import Relation, Sampling
 
-_KEPT = 1024
 _REACHED = 0.9
 _ROUNDS, _WIDTH = 3, 40
 """Rounds of the search, and rows that are tried in one call."""
@@ -252,18 +251,13 @@ class _Probe:
         """The noise of every carrier in many runs, as the tests want it."""
         numbers = list(range(2, 2 + self.replays))
         shown = self.bench.run([self.base] * self.replays, numbers, [factor] * self.replays)
-        found = []
-        for name in self.carriers:
-            if self.outside:
-                even = self.replays // 2 * 2
-                noise = (shown[name][0:even:2] - shown[name][1:even:2]) / np.sqrt(2.0)
-            else:
-                noise = shown[name] - self.silent[name]
-            shape = self.bench.shapes[name]
-            stride = noise.shape[1] // max(shape[0], 1) if len(shape) > 1 else 0
-            further = noise[:, stride : stride + _KEPT] if stride else None
-            found.append(Sample(name, shape, (noise**2).sum(axis=0), noise[:, :_KEPT], further, len(noise)))
-        return found
+        if self.outside:
+            even = self.replays // 2 * 2
+            noise = {name: (one[0:even:2] - one[1:even:2]) / np.sqrt(2.0) for name, one in shown.items()}
+        else:
+            noise = {name: one - self.silent[name] for name, one in shown.items()}
+        runs = zip(*(noise[name] for name in self.carriers), strict=True)
+        return collect([(name, self.bench.shapes[name]) for name in self.carriers], runs)
 
     def _no_noise(self) -> Measurement:
         subject = self.bench.subject

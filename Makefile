@@ -10,10 +10,11 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 ifneq ($(wildcard ../shared/data/README.md),)
 export COALMINE_DATA ?= $(abspath ../shared/data)
 endif
+SECONDS ?= 3600
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests bench coverage fuzz format clean
+.PHONY: help audit test lint types layers tests bench coverage fuzz soak format clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -59,6 +60,9 @@ coverage: $(VENV)/.test ## Measure the miss rate of every lower bound, rewrite d
 
 fuzz: $(VENV)/.test ## Throw 10,000 generated bad inputs at every command, the config and the Python functions
 	$(BIN)/python tests/fuzz/fuzz_run.py --inputs 10000 --output build/fuzz.jsonl
+
+soak: $(VENV)/.test ## An hour (SECONDS=3600) of trainings that fail, hang, fork, print and end, with kills between
+	PYTHONPATH=src $(BIN)/python tests/soak/soak.py --seconds $(SECONDS) --output build/soak.jsonl
 
 format: $(VENV)/.test ## Let ruff put the code in order
 	$(BIN)/ruff check --fix .

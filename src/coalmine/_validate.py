@@ -32,6 +32,7 @@ LIMITS: dict[str, tuple[float, float]] = {
     "noise_multiplier": (1e-12, 1e6),
     "norm": (1e-12, 1e12),
     "points": (1, 10**4),
+    "norms": (1e-12, 1e12),
     "power": (0.01, 1.0),
     "regularizer": (1e-12, 1e6),
     "sample_rate": (1e-12, 1.0),

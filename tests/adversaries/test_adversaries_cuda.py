@@ -8,7 +8,10 @@ from scipy import stats
 from coalmine.adversaries import Scene, adversary
 from coalmine.training import Dataset, GaussianSteps, Glorot, Mlp, NasrCnn, TrainingConfig, train
 
-LADDER = ("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset")
+LADDER = (
+    *("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset"),
+    *("crafted-row", "crafted-row-steps", "adaptive-row", "crafted-gradient"),
+)
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 

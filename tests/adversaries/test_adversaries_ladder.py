@@ -1,4 +1,4 @@
-"""The adversaries of nasr-2021: what each may see, that stacking changes nothing, and that bad input is refused."""
+"""The ladders of nasr-2021 and of the strongest attacks: what each may see, stacking, and what is refused."""
 
 import dataclasses
 import pickle
@@ -9,6 +9,7 @@ import torch
 
 from coalmine import data
 from coalmine.adversaries import Scene, adversary
+from coalmine.adversaries.crafted import BestRow
 from coalmine.adversaries.crafters.adaptive import AdaptiveExamples
 from coalmine.adversaries.crafters.differentiable import Differentiable
 from coalmine.adversaries.crafters.watermark import Watermark
@@ -33,6 +34,8 @@ from coalmine.training import (
 )
 
 LADDER = ("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset")
+CRAFTED = ("crafted-row", "crafted-row-steps", "adaptive-row", "crafted-gradient")
+EVERY = (*LADDER, *CRAFTED)
 VIEWS = dict(zip(LADDER, [View.BLACK_BOX] * 2 + [View.ALL_ITERATES] * 4, strict=True))
 
 
@@ -79,7 +82,7 @@ def test_the_threat_model_is_that_of_table_1(name):
     assert (threat.modification, threat.dataset) == (modification, dataset)
 
 
-@pytest.mark.parametrize("name", LADDER)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize(
     "network", [Mlp(64, hidden=(8,), classes=10), Mlp(64, hidden=(), classes=10)], ids=["mlp", "logistic"]
 )
@@ -95,7 +98,7 @@ def test_a_score_has_the_same_bits_whatever_is_stacked_beside_it(name, network, 
     np.testing.assert_array_equal(play(copy, given, range(20), stack=7).scores, whole.scores)
 
 
-@pytest.mark.parametrize("name", LADDER)
+@pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("changes", [
     {"sampling": Sampling.FULL, "sample_rate": None}, {"optimizer": Sgd(momentum=0.9)}, {"optimizer": Adam()},
     {"dtype": "float64", "regularizer": 0.1}, {"noise_multiplier": 0.0},
@@ -164,13 +167,13 @@ class GuardedObserver(Observer):
 
 def guard(canary):
     """The adaptive canary, shown the present models and the private gradients before, and nothing else."""
-    method = "examples" if isinstance(canary, AdaptiveExamples) else "gradients"
+    method = {AdaptiveExamples: "examples", BestRow: "choose", Watermark: "gradients"}[type(canary)]
     inner = getattr(canary, method)
     shown = ("trials", "step", "parameters", "private_gradient")
     setattr(canary, method, lambda state: inner(Guarded(state, *shown)))
 
 
-@pytest.mark.parametrize("name", LADDER)
+@pytest.mark.parametrize("name", EVERY)
 def test_it_sees_its_view_and_nothing_else(name, digits):
     """Crafting, acting and observing: each is handed an object that raises on any other look."""
     given = scene(digits)
@@ -180,7 +183,7 @@ def test_it_sees_its_view_and_nothing_else(name, digits):
     attack = adversary(name).craft(Guarded(given, *shown))
     observer = GuardedObserver(attack.distinguisher)
     neighbours = attack.neighbours
-    if isinstance(neighbours.canary, AdaptiveExamples | Watermark):
+    if isinstance(neighbours.canary, AdaptiveExamples | BestRow | Watermark):
         guard(neighbours.canary)
     result = train(
         attack.network or given.network, neighbours=neighbours, config=attack.training or given.training,
@@ -190,9 +193,9 @@ def test_it_sees_its_view_and_nothing_else(name, digits):
     np.testing.assert_array_equal(result.scores, plain.scores)
     expected = {
         "api": {"losses"}, "static-poison": {"losses"}, "intermediate-poison": {"parameters"},
-        "adaptive-poison": {"parameters"}, "gradient": {"private_gradient", "step", "previous"},
-        "malicious-dataset": {"private_gradient", "step"},
-    }[name]  # fmt: skip
+        "adaptive-poison": {"parameters"},
+        "malicious-dataset": {"private_gradient", "step"}, "crafted-row": {"losses"},
+    }.get(name, {"private_gradient", "step", "previous"})  # fmt: skip
     assert observer.looked == expected
 
 
@@ -357,7 +360,7 @@ def test_bad_options_are_named(name, options, words):
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in LADDER if name != "malicious-dataset"])
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "malicious-dataset"])
 def test_learning_rate_0_is_refused_where_learning_is_needed(name, digits):
     with pytest.raises(InvalidInputError, match=r"learning_rate = 0.0 is not allowed: expected a number above 0"):
         adversary(name).craft(scene(digits, learning_rate=0.0))

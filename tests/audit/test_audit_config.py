@@ -29,7 +29,7 @@ def test_every_preset_is_valid(name):
 
 def test_the_default_preset_is_read_without_an_argument():
     assert config.load() == config.load(preset="default")
-    ladder = ["api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset"]
+    ladder = ["api", "crafted-row", "crafted-row-steps", "adaptive-row", "crafted-gradient", "malicious-dataset"]
     assert [one.name for one in config.load().adversary] == ladder
     assert [one.trials for one in config.load().adversary] == [None] * 5 + [100_000]
     assert {one.trials for one in config.load(overrides=["audit.trials=50"]).adversary} == {None}
@@ -156,3 +156,13 @@ def test_execution():
         config.Execution(device="tpu")
     with pytest.raises(InvalidInputError, match="workers = -1"):
         config.Execution(workers=-1)
+    assert config.Execution(device="cuda:0,cuda:3").devices == ("cuda:0", "cuda:3")
+    for wrong in ("cuda:", "cuda:0,cpu", "cuda:-1", "", "cuda:0, cuda:1"):
+        with pytest.raises(InvalidInputError, match="device = "):
+            config.Execution(device=wrong)
+    with pytest.raises(InvalidInputError, match="gpus has no meaning without a cluster"):
+        config.Execution(gpus=1.0)
+    with pytest.raises(InvalidInputError, match="one kind of device with engine = 'ray'"):
+        config.Execution(device="cuda:0,cuda:1", engine="ray")
+    with pytest.raises(InvalidInputError, match="engine = 'dask'"):
+        config.Execution(engine="dask")

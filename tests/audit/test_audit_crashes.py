@@ -86,8 +86,8 @@ def test_twenty_kills_then_resume_gives_the_scores_of_an_unbroken_run(written, t
     assert_same(stored(tmp_path / "broken.db"), stored(tmp_path / "whole.db"))
 
 
-def children(group):
-    """Living processes of a process group."""
+def children(session):
+    """Living processes of a session: workers have process groups of their own within it."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -95,7 +95,7 @@ def children(group):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(fields[2]) == group and fields[0] != "Z":
+            if int(fields[3]) == session and fields[0] != "Z":
                 found.append(int(entry.name))
     return found
 

@@ -164,10 +164,10 @@ def test_without_an_argument_it_audits_digits(capsys):
         (name, 16)
         for name in (
             "api",
-            "static-poison",
-            "intermediate-poison",
-            "adaptive-poison",
-            "gradient",
+            "crafted-row",
+            "crafted-row-steps",
+            "adaptive-row",
+            "crafted-gradient",
             "malicious-dataset",
         )
     ]
@@ -208,7 +208,7 @@ def test_diverging_trainings_are_told(capsys):
         ("audit tiny.toml --trials many", ["--trials = 'many'", "a whole number"]),
         ("audit tiny.toml --claim-epsilon nan", ["claim_epsilon = nan"]),
         ("audit tiny.toml --claim-epsilon -1", ["claim_epsilon = -1.0"]),
-        ("audit tiny.toml --device tpu", ["--device = 'tpu'", "cpu, cuda"]),
+        ("audit tiny.toml --device tpu", ["--device = 'tpu'", "'cpu', 'cuda', one GPU"]),
         ("audit tiny.toml --workers -1", ["--workers = -1"]),
         ("audit tiny.toml --store .", ["."]),
         ("audit tiny.toml --store nowhere/at/all.db", ["nowhere/at"]),

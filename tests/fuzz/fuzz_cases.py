@@ -120,6 +120,8 @@ _SANE = {
     "advantage": "0.3",
     "trials": "16",
     "workers": "1",
+    "engine": "inline",
+    "address": "auto",
     "device": "cpu",
     "store": "store.db",
     "run": fuzz_files.RUN,
@@ -212,7 +214,7 @@ def _command(rng: random.Random) -> Case:
     given: dict[str, str | None] = {}
     for one in options.values():
         wanted = one.required or one.name in _NEEDED.get(name, ())
-        if one.name in ("store", "workers"):
+        if one.name in ("store", "workers", "engine"):
             wanted = rng.random() < 0.8
         if wanted or rng.random() < 0.06:
             given[one.name] = None if one.kind == "bool" else _sane(one)

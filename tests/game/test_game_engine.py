@@ -4,10 +4,12 @@ import concurrent.futures
 import dataclasses
 import importlib
 import os
+import platform
 import time
 
 import numpy as np
 import pytest
+import torch
 
 from coalmine import game
 from coalmine.errors import InvalidInputError
@@ -15,13 +17,16 @@ from coalmine.game import (
     BLOCK_SIZE,
     BlocksFailedError,
     GameStoppedError,
+    Watcher,
     WorkersDiedError,
     blocks_for,
+    machine,
     trials_of,
     worlds_of,
 )
 from coalmine.game.built_in import BuiltInTask
-from coalmine.game.engines import LocalEngine
+from coalmine.game.engines import DevicesEngine, InlineEngine, LocalEngine
+from coalmine.game.task import play_in_stacks
 from coalmine.roles import Distinguisher
 from coalmine.store import BlockResult, Store
 from coalmine.training import Dataset, ExampleCanary, LogisticRegression, Neighbours, TrainingConfig
@@ -45,21 +50,27 @@ class Counting:
     separate: bool = False
     most_together: None = None
 
-    def play(self, blocks):
+    def on(self, device):
+        return self
+
+    def check(self):
+        pass
+
+    def play(self, blocks, *, notes=None):
         for block in blocks:
             for which, error in self.errors:
                 if block == which:
                     raise error
         return [result_of(block) for block in blocks]
 
-    def post_mortem(self):
+    def post_mortem(self, notes):
         return None
 
 
 class Dying(Counting):
     """A task whose process ends without a word."""
 
-    def play(self, blocks):
+    def play(self, blocks, *, notes=None):
         os._exit(3)
 
 
@@ -70,12 +81,22 @@ def store(tmp_path):
         yield opened
 
 
+class Seen(Watcher):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.blocks = []
+
+    def block(self, result):
+        self.blocks.append(result)
+
+
 def play(task, store, *, trials=64, workers=1):
-    seen = []
+    seen = Seen()
     blocks = blocks_for(trials, done=store.done(NAME))
     with LocalEngine(workers) as engine:
-        game.play(task, blocks=blocks, store=store, engine=engine, on_block=seen.append)
-    return seen
+        game.play(task, blocks=blocks, store=store, engine=engine, watcher=seen)
+    return seen.blocks
 
 
 def test_blocks_and_worlds_follow_from_the_number_alone():
@@ -136,7 +157,7 @@ def test_a_task_travels_by_value(store):
     class Local(Counting):
         score: object = None
 
-        def play(self, blocks):
+        def play(self, blocks, *, notes=None):
             return [result_of(block, scale=self.score(2.0)) for block in blocks]
 
     play(Local(score=lambda value: value + 1.0), store, workers=2)
@@ -148,6 +169,11 @@ def test_an_engine_is_whatever_has_a_width_and_submits(store):
     asked = []
 
     class Here:
+        aim_seconds, stacks = 2.0, 1
+
+        def status(self):
+            return "here"
+
         def width(self, task):
             return 3
 
@@ -157,7 +183,7 @@ def test_an_engine_is_whatever_has_a_width_and_submits(store):
             future.set_result(task.play(blocks))
             return future
 
-    game.play(Counting(), blocks=blocks_for(200), store=store, engine=Here(), on_block=lambda result: None)
+    game.play(Counting(), blocks=blocks_for(200), store=store, engine=Here(), watcher=Watcher())
     assert sorted(block for group in asked for block in group) == list(range(13))
     assert store.done(NAME) == set(range(13))
 
@@ -174,7 +200,7 @@ class Telling(Counting):
 
     scale: float = 1.0
 
-    def play(self, blocks):
+    def play(self, blocks, *, notes=None):
         time.sleep(0.05)
         return [
             dataclasses.replace(result_of(block, scale=self.scale), device=f"cpu {os.getpid()}") for block in blocks
@@ -188,14 +214,53 @@ def test_tasks_in_a_row_share_their_workers_and_keep_apart(store):
         for scale, name in enumerate(names, start=1):
             store.register(name, {})
             task = Telling(fingerprint=name, scale=float(scale))
-            game.play(task, blocks=blocks_for(400), store=store, engine=engine, on_block=lambda result: None)
+            game.play(task, blocks=blocks_for(400), store=store, engine=engine, watcher=Watcher())
             trials = store.scores(name)
             np.testing.assert_array_equal(trials.score, scale * np.arange(400.0))
             processes.update(trials.devices)
     assert f"cpu {os.getpid()}" not in processes
     assert 1 <= len(processes) <= 2
     with pytest.raises(BlocksFailedError, match="shutdown"):  # nobody is left to play
-        game.play(task, blocks=[100], store=store, engine=engine, on_block=lambda result: None)
+        game.play(task, blocks=[100], store=store, engine=engine, watcher=Watcher())
+
+
+def test_several_devices_have_a_process_each(store):
+    """Each plays the task that was made for its device, and the last groups are small enough for all."""
+
+    @dataclasses.dataclass(frozen=True)
+    class Placed(Telling):
+        where: str = ""
+
+        def on(self, device):
+            return dataclasses.replace(self, where=device)
+
+        def play(self, blocks, *, notes=None):
+            found = super().play(blocks)
+            return [dataclasses.replace(one, device=f"{self.where} {os.getpid()}") for one in found]
+
+    with DevicesEngine(("cpu:0", "cpu:1")) as engine:
+        assert engine.width(Placed()) == 2
+        game.play(Placed(), blocks=blocks_for(400), store=store, engine=engine, watcher=Watcher())
+        assert engine.status() == "0 of 2 devices at work"
+    trials = store.scores(NAME)
+    np.testing.assert_array_equal(trials.score, np.arange(400.0))
+    assert [one.split()[0] for one in trials.devices] == ["cpu:0", "cpu:1"]
+    assert len({one.split()[1] for one in trials.devices} - {str(os.getpid())}) == 2
+
+
+def test_a_stack_is_never_larger_than_a_task_allows():
+    asked = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Small(Counting):
+        most_together: int = 3
+
+        def play(self, blocks, *, notes=None):
+            asked.append(len(blocks))
+            return super().play(blocks)
+
+    assert len(play_in_stacks(Small(), range(8))) == 8
+    assert asked == [3, 3, 2]
 
 
 def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
@@ -222,12 +287,13 @@ def test_blocks_of_another_process_are_waited_for_and_told(store, monkeypatch):
 
 
 def test_groups_grow_to_a_couple_of_seconds():
-    group = PLAYING._Group("cpu", most=None)
+    group = PLAYING._Group(Counting(), InlineEngine())
     assert group.size == 1
     group.learn([result_of(0)])
     assert group.size == 64  # 0.01 s a block: capped
     group.learn([BlockResult(trial=[0], world=[0], score=[0.0], elapsed=0.5, device="cpu")])
     assert group.size == 4
+    assert [group.of(left, width=2) for left in (100, 6, 1)] == [4, 3, 1]
     group.learn([BlockResult(trial=[0], world=[0], score=[0.0], elapsed=60.0, device="cpu")])
     assert group.size == 1
 
@@ -263,6 +329,15 @@ def test_a_block_does_not_depend_on_its_company():
         np.testing.assert_array_equal(alone.score, one.score)
         np.testing.assert_array_equal(alone.trial, one.trial)
         np.testing.assert_array_equal(alone.world, one.world)
+
+
+def test_a_block_is_labelled_with_what_shapes_its_bits(monkeypatch):
+    """Another instruction set gives other bits, so its blocks are not taken for the same kind of device."""
+    here = built_in().play([0])[0].device
+    assert here.endswith(f", {torch.backends.cpu.get_cpu_capability()}")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    assert built_in().play([0])[0].device != here or here.endswith("DEFAULT")
+    assert machine.instruction_set().split()[0] == platform.machine()
 
 
 def test_accuracy_is_kept_beside_the_score_and_does_not_change_it():

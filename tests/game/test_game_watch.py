@@ -47,7 +47,7 @@ def counted(monkeypatch):
 
 def watch(*, trials=160, done=()):
     made = Watch(delta=1e-5, confidence=0.99, shown=False)
-    made.begin("someone", trials=trials, copies=1, done=stored(done))
+    made.begin("someone", trials=trials, copies=1, done=iter([stored(done)] if done else []))
     return made
 
 

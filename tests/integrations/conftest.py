@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from coalmine.integrations import identity
+from coalmine.integrations import functions, identity
 
 
 @pytest.fixture
@@ -17,3 +17,4 @@ def fixed_seeds(monkeypatch):
         return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
 
     monkeypatch.setattr(identity, "followed", by_name)
+    monkeypatch.setattr(functions, "title", lambda function, *, texts=False: identity.label(function))

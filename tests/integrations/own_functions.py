@@ -1,6 +1,8 @@
 """Functions as a user would write them: right ones, and ones that go wrong in every way."""
 
 import os
+import signal
+import threading
 import time
 
 import numpy as np
@@ -165,8 +167,93 @@ class Opaque:
     pass
 
 
+def train_ends_well(dataset, seed):
+    """Ends its process as if all were well."""
+    os._exit(0)
+
+
+class StrangeError(BaseException):
+    """Not an Exception."""
+
+
+def train_raises_beyond(dataset, seed):
+    raise StrangeError
+
+
+def train_raises_an_interrupt(dataset, seed):
+    raise KeyboardInterrupt
+
+
+class MuteError(Exception):
+    """An exception that cannot be shown."""
+
+    def __str__(self):
+        raise RuntimeError("no words")
+
+    __repr__ = __str__
+
+
+def train_raises_mute_sometimes(dataset, seed):
+    if seed % 4 == 0:
+        raise MuteError
+    return train(dataset, seed)
+
+
+class MuteModel:
+    """A score that cannot be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no words")
+
+
+def score_mute(model):
+    return MuteModel()
+
+
 def train_prints(dataset, seed):
-    print("loss 0.1")
+    print("loss: 0.1")
+    os.write(1, b"from below\n")
+    return train(dataset, seed)
+
+
+def train_leaves_a_thread(dataset, seed):
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    return train(dataset, seed)
+
+
+def train_leaves_a_child(dataset, seed):
+    """Forks a child that lives on, holding every pipe of its parent."""
+    if os.fork() == 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        time.sleep(600)
+        os._exit(0)
+    return train(dataset, seed)
+
+
+def train_leaves_a_child_and_ends(dataset, seed):
+    if os.fork() == 0:
+        time.sleep(600)
+        os._exit(0)
+    os._exit(1)
+
+
+def train_comes_back_twice(dataset, seed):
+    """The child of a fork returns from the training too."""
+    os.fork()
+    return train(dataset, seed)
+
+
+def train_quotes_its_data(dataset, seed, note="nothing"):
+    if seed % 4 == 0:
+        raise ValueError(f"bad row: {SECRET}")
+    return train(dataset, seed)
+
+
+SECRET = "Jane Roe, born 1970"
+
+
+def train_slowly(dataset, seed):
+    time.sleep(0.05)
     return train(dataset, seed)
 
 

@@ -9,6 +9,7 @@ import broken_trainers as broken
 import pytest
 
 from coalmine import audit_function
+from coalmine.auditing.config import Execution
 from coalmine.records import DpSgd, Outcome, Relation
 
 ONE_STEP = {"sigma": 1.0}
@@ -26,7 +27,7 @@ def play(tmp_path, *, bug, settings, worlds, score, claim=None, trials=300, cont
     train = functools.partial(broken.train, bug=bug, **settings)
     return audit_function(
         train, score, worlds=worlds, claim_dpsgd=claim, trials=trials, confidence=0.999, control=control,
-        store=tmp_path / "trials.db",
+        store=tmp_path / "trials.db", execution=Execution(engine="inline"),
     )  # fmt: skip
 
 
@@ -94,8 +95,9 @@ def test_sensitivity_under_replacement_accounted_as_that_of_addition(tmp_path):
 def test_an_epsilon_alone_is_refuted_too(tmp_path):
     train = functools.partial(broken.train, sigma=1.0, bug="no noise")
     result = audit_function(
-        train, broken.mean_score, worlds=broken.flat_worlds, claim_epsilon=3.0, trials=300, store=tmp_path / "trials.db"
-    )
+        train, broken.mean_score, worlds=broken.flat_worlds, claim_epsilon=3.0, trials=300,
+        store=tmp_path / "trials.db", execution=Execution(engine="inline"),
+    )  # fmt: skip
     assert result.verdict.outcome is Outcome.REFUTED
     assert result.strongest.bound.epsilon > 3.0
     assert any("same score" in note for note in result.strongest.notes)

@@ -19,6 +19,8 @@ def run(tmp_path, monkeypatch, capsys):
 
     def call(*arguments, workers="1"):
         fixed = ["--store", str(tmp_path / "trials.db")] + (["--workers", workers] if workers else [])
+        if workers and "--timeout" not in arguments and "resume" not in arguments:
+            fixed += ["--engine", "inline"]  # starting a process takes a second
         code = main([*arguments, *fixed])
         shown = capsys.readouterr()
         return code, shown.out, " ".join(shown.err.split())
@@ -96,13 +98,21 @@ def test_code_that_ends_python_is_not_taken_for_a_verdict(run, tmp_path, monkeyp
     assert words in err
 
 
-def test_when_every_training_of_one_world_fails_it_ends_with_two_and_the_reason(run):
-    code, out, err = run(
+def test_when_every_training_of_one_world_fails_that_is_the_leak(run):
+    code, out, _ = run(
         "audit", "--train", "own_functions:train_refuses_the_canary", "--score", "own_functions:score", "--trials",
         "64", "--claim-epsilon", "1",
     )  # fmt: skip
-    assert (code, out) == (2, "")
-    assert "every training of own training in world 1 failed (train raised ValueError: four rows" in err
+    assert code == 1
+    assert "0 of 32 trainings failed in world 0 and 32 of 32 in world 1" in " ".join(out.split())
+
+
+def test_an_engine_that_is_not_installed_says_how_to_get_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(HERE)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    code = main([*OWN, "--claim-epsilon", "1", "--engine", "ray", "--store", str(tmp_path / "trials.db")])
+    assert code == 2
+    assert "pip install 'coalmine[ray]'" in capsys.readouterr().err
 
 
 def test_runs_and_report_know_own_trainings(run, tmp_path):

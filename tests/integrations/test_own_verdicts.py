@@ -11,6 +11,7 @@ import own_functions as own
 import pytest
 
 from coalmine import audit_function, neighbours
+from coalmine.auditing.config import Execution
 from coalmine.auditing.stored import stored_result
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import DpSgd, Outcome
@@ -22,6 +23,8 @@ ONE = DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1)
 def play(tmp_path, train=own.right, score=own.score, *, worlds=own.worlds, trials=320, **options):
     claim = {} if "claim_epsilon" in options else {"claim_dpsgd": ONE}
     options = {**claim, "store": tmp_path / "trials.db", **options}
+    if "workers" not in options:
+        options["execution"] = Execution(engine="inline")  # starting a process takes a second
     return audit_function(train, score, worlds=worlds, trials=trials, **options)
 
 

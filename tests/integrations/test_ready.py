@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import coalmine
+from coalmine.auditing.config import Execution
 from coalmine.errors import InvalidInputError
 from coalmine.integrations import ready
 from coalmine.records import DpSgd
@@ -141,6 +142,7 @@ def test_named_scores_play_an_audit(tmp_path):
         claim_dpsgd=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1),
         trials=96,
         store=tmp_path / "trials.db",
+        execution=Execution(engine="inline"),
     )
     assert str(result.verdict) == "refuted"
 

@@ -40,11 +40,19 @@ def adversary(
     seed=0,
     failed=(0, 0),
     view=View.BLACK_BOX,
+    **facts,
 ):
     rng = np.random.default_rng([seed, copies])
     scores = Scores(rng.normal(size=trials // 2), rng.normal(mu, 1.0, size=trials // 2))
     attack = AttackFacts(
-        name=name, options=options or {}, view=view, relation=relation, copies=copies, powers=POWERS, notes=()
+        name=name,
+        options=options or {},
+        view=view,
+        relation=relation,
+        copies=copies,
+        powers=POWERS,
+        notes=(),
+        **facts,
     )
     common = {"delta": 1e-5, "confidence": 0.995, "copies": attack.copies_under(Relation.ADD_REMOVE)}
     quick = Sup(simulations=1999)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from coalmine import cli, report
+from coalmine.auditing.config import Execution
 from coalmine.integrations import audit_function
 from coalmine.records import DpSgd, EpsilonClaim, Outcome, Relation
 from coalmine.report import series
@@ -41,7 +42,8 @@ def folder(tmp_path_factory):
 
 
 def play(folder, function, **claim):
-    return audit_function(function, score, worlds=worlds, trials=64, store=folder / "own.db", **claim)
+    options = {"store": folder / "own.db", "execution": Execution(engine="inline"), **claim}
+    return audit_function(function, score, worlds=worlds, trials=64, **options)
 
 
 def test_a_claim_is_not_called_a_guarantee(folder):

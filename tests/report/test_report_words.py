@@ -1,5 +1,6 @@
 """The sentences of the report: signs by type, rounding to the safe side, and what a reader must be told."""
 
+import json
 import math
 import re
 from decimal import Decimal
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from coalmine.identifiability import belief
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Outcome, Relation
-from coalmine.report import words
+from coalmine.report import figures, words
 
 
 @given(st.floats(0.0, 1e6), st.integers(0, 4))
@@ -125,3 +126,52 @@ def test_notebook_table_is_escaped():
 @pytest.mark.parametrize(("value", "text"), [(1e-5, "10⁻⁵"), (3e-12, "3·10⁻¹²"), (0.01, "0.01")])
 def test_small_probabilities(value, text):
     assert words.small(value) == text
+
+
+def both_questions(*, mine=1.0):
+    drawn = sample.adversary("malicious-dataset", mu=2.0, trials=400, seed=1, trained=False, chosen_data=True)
+    return sample.result(sample.adversary("crafted-row", mu=mine), sample.adversary("api", mu=0.0, seed=2), drawn)
+
+
+def test_the_data_at_hand_and_the_worst_case_are_two_numbers():
+    result = both_questions(mine=1.5)
+    assert (result.on_data.label, result.worst_case.label) == ("crafted-row", "malicious-dataset")
+    assert 0.0 < result.on_data.bound.epsilon < result.worst_case.bound.epsilon
+    said = [words.epsilon(one.bound) for one in (result.on_data, result.worst_case)]
+    verdict = words.verdict(result)
+    assert f"on your data crafted-row proves {said[0]}; in the worst case" in verdict
+    assert f"malicious-dataset proves {said[1]}, both at 99% confidence" in verdict
+    lines = dict(words.headline(result))
+    assert lines["Your data"].startswith(f"{said[0]} is proved (crafted-row); ε ≥ ")
+    assert lines["Worst case"].startswith(f"{said[1]} is proved (malicious-dataset); ε ≥ ")
+    shown = words.meaning(result)[-1]
+    for one in (result.on_data, result.worst_case):
+        assert f"{words.down(100 * belief.from_epsilon(one.bound.epsilon), 1)}%" in shown
+    proved = result.to_dict()["proved"]
+    assert proved["on_data"] == {"adversary": "crafted-row", "epsilon_lower": result.on_data.bound.epsilon}
+    weak = both_questions(mine=0.0)
+    assert "on your data no attack proves any leakage; in the worst case" in words.verdict(weak)
+    assert dict(words.headline(weak))["Your data"].startswith("nothing is proved")
+
+
+def test_one_question_has_one_number():
+    result = sample.standard_result()
+    assert result.worst_case is None
+    assert words.headline(result) == []
+    assert "the strongest attack, " in words.verdict(result)
+    assert result.to_dict()["proved"]["worst_case"] is None
+
+
+def test_a_draw_is_not_called_a_training():
+    result = both_questions()
+    assert words.trials(result) == (
+        "120 trainings for each adversary and 400 draws from the known law for malicious-dataset"
+    )
+    drawn = result.adversaries[-1]
+    assert "Nothing is trained: its scores are drawn from their known law." in words.adversary(drawn)
+    for figure in (figures.histograms(drawn), figures.trade_off(result, drawn), figures.growth(result, drawn)):
+        shown = figure.title + figure.caption + json.dumps(figure.chart.to_dict(), ensure_ascii=False)
+        assert "training" not in shown
+        assert "draw" in shown
+    trained = figures.growth(result, result.adversaries[0])
+    assert "trainings" in trained.caption

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from engines import MovingExample
+from test_observers import Turns
 
 from coalmine import seeds
 from coalmine.roles import Observer, View
@@ -127,6 +128,7 @@ def test_what_is_left_to_torch():
     assert not fits(NasrCnn(input_shape=(1, 16, 16), classes=3))
     assert not fits(Sequential((5,), 2, (Linear(5, 2, bias=False),)))
     assert not fits(Mlp(5), canary=MovingExample(Mlp(5)))
+    assert fits(Mlp(5), canary=Turns(np.zeros((2, 5)), [0, 1]))
     assert not fits(Mlp(5), observer=Knowing())
     assert backends.compiled(device=torch.device("cpu"), dtype=torch.float32)
     assert not backends.compiled(device=torch.device("cpu"), dtype=torch.float64)

@@ -10,6 +10,8 @@ from engines import MovingExample, MovingGradient
 from recorders import Final
 
 from coalmine.training import (
+    AdaptiveExample,
+    ChosenExample,
     Dataset,
     Mlp,
     Neighbours,
@@ -78,3 +80,53 @@ def test_an_adaptive_canary_of_the_wrong_shape_is_named():
         run(Final(), Unknown(NETWORK))
     with pytest.raises(ValueError, match=rf"gradients of shape \(2, 3\): expected \(2, {parameter_count(NETWORK)}\)"):
         run(Final(), Short(NETWORK))
+
+
+class Turns(ChosenExample):
+    """Two examples in turn, each trial at its own beat."""
+
+    def choose(self, state):
+        return (state.trials + state.step) % 2
+
+
+class GivenTurns(AdaptiveExample):
+    """The same examples, handed over anew each step."""
+
+    def __init__(self, chosen):
+        self.chosen = chosen
+
+    def examples(self, state):
+        places = (state.trials + state.step) % 2
+        return self.chosen.x[places][:, None], self.chosen.y[places][:, None]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"sampling": "full", "sample_rate": None}, {"relation": "replace", "replaced": (3,)}],
+    ids=["poisson", "full", "replace"],
+)
+def test_an_example_chosen_among_known_ones_is_trained_on_as_if_it_were_handed_over(changes, dtype):
+    """In float32 the first goes through compiled kernels where there are any, the second never does."""
+    chosen = Turns(3.0 * RNG.normal(size=(2, 5)), [2, 0])
+    seen = {}
+    for name, canary in (("chosen", chosen), ("handed over", GivenTurns(chosen)), ("none", None)):
+        options = changes if canary is not None or "relation" not in changes else {}
+        observer = Final()
+        run(observer, canary, dtype=dtype, **options)
+        seen[name] = np.stack([observer.parameters[trial] for trial in TRIALS])
+    # Noise is 0, so that both kinds of kernels have the same random numbers.
+    tolerance = 1e-12 if dtype == "float64" else 1e-5
+    np.testing.assert_allclose(seen["chosen"], seen["handed over"], rtol=tolerance, atol=tolerance)
+    assert np.abs(seen["chosen"] - seen["none"])[np.array(WORLDS) == 1].max() > 0.01
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("places", [[0, 2], [-1, 0], [0], [0.0, 1.0]])
+def test_a_choice_that_is_none_is_refused(places, dtype):
+    class Wrong(Turns):
+        def choose(self, state):
+            return np.array(places)
+
+    with pytest.raises(ValueError, match="expected the place, 0 to 1, of an example for each of the 2 models"):
+        run(Final(), Wrong(np.zeros((2, 5)), [2, 0]), dtype=dtype)

@@ -19,6 +19,7 @@ from coalmine.adversaries.api import Api
 from coalmine.adversaries.attack import Adversary, ThreatModel
 from coalmine.adversaries.backdoor import Backdoor
 from coalmine.adversaries.clipbkd import ClipBkd
+from coalmine.adversaries.crafted import AdaptiveRow, CraftedGradient, CraftedRow, CraftedRowSteps
 from coalmine.adversaries.encoding import Encoding
 from coalmine.adversaries.gradient import Gradient, MaliciousDataset
 from coalmine.adversaries.hidden_state import HiddenState
@@ -42,6 +43,10 @@ _OWN: Mapping[str, type[Any]] = {
     "static-poison": StaticPoison,
     "intermediate-poison": IntermediatePoison,
     "adaptive-poison": AdaptivePoison,
+    "crafted-row": CraftedRow,
+    "crafted-row-steps": CraftedRowSteps,
+    "adaptive-row": AdaptiveRow,
+    "crafted-gradient": CraftedGradient,
     "gradient": Gradient,
     "malicious-dataset": MaliciousDataset,
     "last-iterate-gradient": LastIterateGradient,

@@ -106,7 +106,7 @@ def least_direction(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 def class_scores(
     rows: NDArray[np.float64], labels: NDArray[np.int64], point: NDArray[np.float64], *, classes: int
 ) -> NDArray[np.float64]:
-    """Log-probabilities of each class at ``point`` under a softmax regression fitted to the data (a little ridge)."""
+    """Log-probabilities of each class at a point, or at a line of points, by softmax regression with a little ridge."""
     if classes < 2:
         raise InvalidInputError(f"the data has {classes} class: clipbkd needs at least 2")
     n, d = rows.shape
@@ -123,5 +123,6 @@ def class_scores(
     fit = optimize.minimize(
         objective, np.zeros((d + 1) * classes), jac=True, method="L-BFGS-B", options={"maxiter": 200}
     )
-    logits = np.append(point, 1.0) @ fit.x.reshape(d + 1, classes)
-    return np.asarray(logits - special.logsumexp(logits))
+    weights = fit.x.reshape(d + 1, classes)
+    logits = point @ weights[:-1] + weights[-1]
+    return np.asarray(logits - special.logsumexp(logits, axis=-1, keepdims=True))

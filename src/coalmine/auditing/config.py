@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Mapping, Sequence, ValuesView
 from importlib import resources
@@ -203,22 +204,58 @@ class FunctionConfig(_Section):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Execution:
-    """How an audit is run: never changes a result. ``workers`` 0 means one for each core."""
+    """How an audit is run: never changes a result.
+
+    ``device`` is cpu, cuda, one GPU (``cuda:1``) or several (``cuda:0,cuda:1``). ``workers`` 0 means one for each core.
+    ``engine``: ``local`` is processes of this machine, ``inline`` this process alone (for a debugger), ``ray`` a Ray
+    cluster at ``address`` (without one: that of RAY_ADDRESS, or a new one on this machine). On a cluster each task asks
+    for ``cpus``, ``gpus`` (a fraction lets several share one; without a word: 1 where the device is cuda), ``memory``
+    bytes, and a GPU of the kind ``accelerator`` (a name that Ray knows, such as H100).
+    """
 
     device: str = "cpu"
     workers: int = 0
     data_dir: str | None = None
+    engine: str = "local"
+    address: str | None = None
+    cpus: float = 1.0
+    gpus: float | None = None
+    memory: int | None = None
+    accelerator: str | None = None
 
     def __post_init__(self) -> None:
-        _validate.choice("device", self.device, ("cpu", "cuda"))
+        _validate.instance("device", self.device, str)
+        several = self.device.split(",")
+        if any(re.fullmatch("cuda(:[0-9]{1,4})?", one) is None for one in several) and self.device != "cpu":
+            raise _validate.reject(
+                "device", self.device, "'cpu', 'cuda', one GPU ('cuda:1') or several ('cuda:0,cuda:1')"
+            )
         _validate.integer("workers", self.workers, at_least=0)
-        if self.data_dir is not None:
-            _validate.instance("data_dir", self.data_dir, str)
+        _validate.choice("engine", self.engine, ("local", "inline", "ray"))
+        for name in ("data_dir", "address", "accelerator"):
+            if getattr(self, name) is not None:
+                _validate.instance(name, getattr(self, name), str)
+        _validate.positive("cpus", self.cpus)
+        if self.gpus is not None:
+            _validate.non_negative("gpus", self.gpus)
+        if self.memory is not None:
+            _validate.integer("memory", self.memory, at_least=1)
+        only = {"address": None, "cpus": 1.0, "gpus": None, "memory": None, "accelerator": None}
+        for name, usual in only.items():
+            if self.engine != "ray" and getattr(self, name) != usual:
+                raise InvalidInputError(f"{name} has no meaning without a cluster: expected engine = 'ray' beside it")
+        if self.engine != "local" and len(several) > 1:
+            raise _validate.reject("device", self.device, f"one kind of device with engine = {self.engine!r}")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The devices by their names."""
+        return tuple(self.device.split(","))
 
     @property
     def worker_count(self) -> int:
-        """How many processes train at once."""
-        if self.device == "cuda":
+        """How many processes train at once on this machine."""
+        if self.device != "cpu":
             return 1
         return self.workers or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else self.workers or 1
 

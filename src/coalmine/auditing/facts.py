@@ -9,12 +9,9 @@ import dataclasses
 import hashlib
 import json
 import math
-import platform
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
-import coalmine
 from coalmine.records import (
     Claim,
     DpSgd,
@@ -27,20 +24,20 @@ from coalmine.records import (
 )
 from coalmine.roles import View
 
-_PACKAGES = ("numpy", "scipy", "torch", "dp-accounting")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttackFacts:
     """One attack: who, how the worlds differ, and how its scores may be read.
 
-    ``view`` is what it saw; ``reads_as`` the view under which bounds may read its scores. ``powers`` say in words what
-    it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to the rung below it on the
-    ladder of nasr-2021. ``log_odds``: its scores are log-odds of world 1. ``trained`` is False where scores are drawn
-    from their known law without training. ``control`` is the share of the noise that was left where the attack is a
-    positive control (0: a twin that the user handed over), and 1 otherwise. ``several`` names the scores where a trial
-    has more than one: each is an attack by itself. ``runs`` is 0 where every trial is a training of its own; else
-    trials are canaries, and this is the number of trainings that they were in.
+    ``view`` is what it saw; ``reads_as`` the view under which bounds may read its scores. ``powers`` say in words
+    what it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to the rung below it on
+    the ladder of nasr-2021. ``log_odds``: its scores are log-odds of world 1. ``trained`` is False where scores are
+    drawn from their known law without training; ``chosen_data`` is True where it brings a data set of its own, so
+    that what it proves is said of the guarantee's worst case and not of the data at hand. ``control`` is the share
+    of the noise that was left where the attack is a positive control (0: a twin that the user handed over), and 1
+    otherwise. ``several`` names the scores where a trial has more than one: each is an attack by itself. ``runs``
+    is 0 where every trial is a training of its own; else trials are canaries, and this is the number of trainings
+    that they were in.
     """
 
     name: str
@@ -53,6 +50,7 @@ class AttackFacts:
     powers: Mapping[str, str] = dataclasses.field(default_factory=dict)
     log_odds: bool = False
     trained: bool = True
+    chosen_data: bool = False
     control: float = 1.0
     several: tuple[str, ...] = ()
     runs: int = 0
@@ -85,6 +83,7 @@ class AttackFacts:
         return cls(
             **{
                 **tree,
+                "chosen_data": tree.get("chosen_data", not tree["trained"]),  # older stores do not say it
                 "relation": Relation.parse(tree["relation"]),
                 "view": View.parse(tree["view"]),
                 "reads_as": View.parse(tree["reads_as"]),
@@ -165,14 +164,3 @@ def fingerprint(identity: Mapping[str, Any]) -> str:
     """
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def versions() -> dict[str, str]:
-    """What computed the result; packages that are not installed are left out."""
-    found = {"coalmine": coalmine.__version__, "python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from coalmine.adversaries import Adversary, ManyCanaries, identity_of
-from coalmine.auditing.facts import AttackFacts, fingerprint, versions
+from coalmine.auditing.facts import AttackFacts, fingerprint
 from coalmine.auditing.setting import Setting
 from coalmine.auditing.stored import Member
 from coalmine.errors import UnsupportedError
 from coalmine.game import Engine, Watcher, play
+from coalmine.game.machine import versions
 from coalmine.one_run.adversaries import NO_SCORE
 from coalmine.one_run.design import Design, design
 from coalmine.one_run.trainings import CanaryTask, Trainings
@@ -127,11 +128,11 @@ class OneRunGame:
             device=device,
         )
         label = self.facts.label if self.noise == 1.0 else f"control: {self.facts.label}"
-        watcher.begin(label, trials=self.trials, copies=0, done=store.scores(self.run, below=self.trials))
+        watcher.begin(label, trials=self.trials, copies=0, done=store.parts(self.run, below=self.trials))
         done = store.done(self.run)
         missing = tuple(block for block in range(attack.runs) if block not in done)
         if missing:
             _ = trainings.expected  # once, here: the trainings of the attacker's own travel with the task
-            play(CanaryTask(trainings=trainings), blocks=missing, store=store, engine=engine, on_block=watcher.block)
+            play(CanaryTask(trainings=trainings), blocks=missing, store=store, engine=engine, watcher=watcher)
         watcher.end()
         return store.scores(self.run, below=self.trials)

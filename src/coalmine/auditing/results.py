@@ -147,6 +147,7 @@ class AdversaryResult:
             "confidence": bound.confidence,
             "trials": self.trials,
             "trained": self.attack.trained,
+            "chosen_data": self.attack.chosen_data,
             "ceiling": plain(bound.ceiling),
             "relation": self.relation.value,
             "copies": self.copies,
@@ -211,6 +212,20 @@ class AuditResult:
         return max(self.adversaries, key=lambda one: one.bound.epsilon)
 
     @property
+    def on_data(self) -> AdversaryResult | None:
+        """The one with the largest lower bound among those that attack the data at hand."""
+        return self._best(chosen_data=False)
+
+    @property
+    def worst_case(self) -> AdversaryResult | None:
+        """The same among those that bring a data set of their own: what the guarantee covers, whatever the data."""
+        return self._best(chosen_data=True)
+
+    def _best(self, *, chosen_data: bool) -> AdversaryResult | None:
+        some = [one for one in self.adversaries if one.attack.chosen_data is chosen_data]
+        return max(some, key=lambda one: one.bound.epsilon, default=None)
+
+    @property
     def accuracy(self) -> float | None:
         """Mean test accuracy of the models trained without a canary; None where it is not known."""
         return next((one.accuracy for one in self.adversaries if one.accuracy is not None), None)
@@ -222,6 +237,10 @@ class AuditResult:
             "claim": None if self.claim is None else self.claim.to_dict() | {"epsilon": plain(self.claim_epsilon)},
             "guarantee": self.guarantee.to_dict() if self.guarantee else None,
             "heuristic": self.heuristic.to_dict() if self.heuristic else None,
+            "proved": {
+                name: None if best is None else {"adversary": best.label, "epsilon_lower": plain(best.bound.epsilon)}
+                for name, best in (("on_data", self.on_data), ("worst_case", self.worst_case))
+            },
             "adversaries": [one.to_dict() for one in self.adversaries],
             "belief": plain(dict(self.belief)),
             "advantage": plain(dict(self.advantage)),

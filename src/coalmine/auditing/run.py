@@ -12,7 +12,8 @@ from typing import Any
 
 from coalmine.adversaries import Adversary, Attack, Scene, identity_of, resolve
 from coalmine.auditing import config, judge
-from coalmine.auditing.facts import AttackFacts, Subject, fingerprint, versions
+from coalmine.auditing.engine import open_engine
+from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
 from coalmine.auditing.one_run import OneRunGame
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.setting import GivenData, Setting, prepare
@@ -20,11 +21,11 @@ from coalmine.auditing.stored import AuditRecord, Member, conclude
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Engine, Watcher, blocks_for, play
 from coalmine.game.built_in import BuiltInTask
-from coalmine.game.engines import LocalEngine
+from coalmine.game.machine import versions
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, plain
 from coalmine.roles import View
 from coalmine.store import Store, Trials
-from coalmine.training import Network, Sgd, check_pair, device_named, parameter_count
+from coalmine.training import Dataset, Network, Sgd, check_pair, device_named, parameter_count
 
 ALGORITHMS = {"training": 2, "adversaries": 1, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
@@ -68,7 +69,9 @@ def audit(
     players = _players(settings, adversaries)
     given = {"data": data, "model": model, "adversaries": adversaries}
     claim = claim_of(setting)
-    device_named(how.device)
+    if how.engine != "ray":  # whose machines have devices of their own
+        for name in how.devices:
+            device_named(name)
     games = [game_of(setting, who, trials=trials) for who, trials in players]
     question = settings.audit
     judge.check(claim, [one.facts for one in games], delta=question.delta, confidence=question.confidence)
@@ -81,12 +84,12 @@ def audit(
         members=tuple(member for member, _ in pairs),
     )
     played = [*games, *(control for _, control in pairs if control)]
-    with Store.opened(store) as opened, LocalEngine(how.worker_count) as engine:
+    with Store.opened(store) as opened, open_engine(how) as engine:
         for one in played:
             one.register(opened)
         opened.record_audit(record.name, record.to_dict(), members={one.run: one.trials for one in played})
         for one in played:
-            one.play(opened, engine=engine, device=how.device, watcher=watcher or Watcher())
+            one.play(opened, engine=engine, device=how.devices[0], watcher=watcher or Watcher())
         return conclude(opened, record)
 
 
@@ -166,6 +169,7 @@ class Game:
             powers={key: str(value) for key, value in dataclasses.asdict(player.threat).items()},
             log_odds=attack.distinguisher.log_odds,
             trained=attack.shortcut is None,
+            chosen_data=_chooses_data(setting, attack),
             control=control,
         )
         return cls(setting=setting, attack=attack, facts=facts, identity=identity, trials=trials)
@@ -190,7 +194,6 @@ class Game:
     def play(self, store: Store, *, engine: Engine, device: str, watcher: Watcher) -> Trials:
         """Bring the attack to its number of trials; what is stored is not trained again."""
         attack, setting = self.attack, self.setting
-        device_named(device)  # an attack with a shortcut never asks the trainer
         task = BuiltInTask(
             fingerprint=self.run,
             network=attack.network or setting.network,
@@ -206,12 +209,23 @@ class Game:
             label,
             trials=self.trials,
             copies=self.facts.copies_under(Relation.ADD_REMOVE),
-            done=store.scores(self.run, below=self.trials),
+            done=store.parts(self.run, below=self.trials),
         )
         missing = blocks_for(self.trials, done=store.done(self.run))
-        play(task, blocks=missing, store=store, engine=engine, on_block=watcher.block)
+        play(task, blocks=missing, store=store, engine=engine, watcher=watcher)
         watcher.end()
         return store.scores(self.run, below=self.trials)
+
+
+def _chooses_data(setting: Setting, attack: Attack) -> bool:
+    """Whether the rows beside the canary, or what is learnt from them, are the adversary's choice."""
+    base = attack.neighbours.base
+    if attack.network is not None or not isinstance(base, Dataset):
+        return True
+    if base is setting.base:
+        return False
+    known = {row.tobytes() for row in setting.base.x}
+    return not all(row.tobytes() in known for row in base.x)
 
 
 def game_of(

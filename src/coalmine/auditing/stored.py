@@ -11,13 +11,14 @@ import numpy as np
 
 from coalmine.auditing import persons
 from coalmine.auditing.config import AuditConfig, FunctionConfig
-from coalmine.auditing.facts import AttackFacts, Subject, claim_from_dict, fingerprint, versions
+from coalmine.auditing.facts import AttackFacts, Subject, claim_from_dict, fingerprint
 from coalmine.auditing.judge import Evidence, Judgement, judge
 from coalmine.auditing.promises import epsilon_of
 from coalmine.auditing.proof import coins_of, failures_of, prove, prove_one_run, scores_of
 from coalmine.auditing.results import AdversaryResult, AuditResult, OneRun
 from coalmine.errors import InvalidInputError, StoreError
 from coalmine.game import ACCURACY, WITH_CANARIES
+from coalmine.game.machine import versions
 from coalmine.identifiability import advantage, belief
 from coalmine.one_run.design import Design
 from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict

@@ -1,17 +1,22 @@
 """The command line: one file a command, no arithmetic.
 
 Exit codes: 0 done, or the claim is consistent with the evidence; 1 the claim is refuted; 2 wrong input; 3 inconclusive;
-4 an error of Coalmine itself. As in a shell, 130 is Ctrl-C and 141 a reader that went away.
+4 an error of Coalmine itself. As in a shell, 130 is Ctrl-C, 143 a request to end (SIGTERM) and 141 a reader that went
+away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import re
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +38,7 @@ from coalmine.cli import (
     runs,
     study,
 )
-from coalmine.cli._output import any_encoding, as_option_names
+from coalmine.cli._output import any_encoding, as_option_names, printable
 from coalmine.errors import CoalmineError
 
 app = typer.Typer(
@@ -87,7 +92,7 @@ app.add_typer(data.app)
 _CommandLineError: Any = typer.BadParameter.__bases__[0].__bases__[0]
 
 
-_WRONG_INPUT, _OUR_ERROR, _STOPPED, _NO_READER = 2, 4, 130, 141
+_WRONG_INPUT, _OUR_ERROR, _STOPPED, _NO_READER, _ENDED = 2, 4, 130, 141, 143
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
 """How torch says that memory is short: with a RuntimeError."""
@@ -100,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     command = typer.main.get_command(app)
-    with any_encoding():
+    with any_encoding(), _end_like_stop() as ended:
         try:
             result = command.main(args=given, prog_name="coalmine", standalone_mode=False)
             sys.stdout.flush()
@@ -116,8 +121,33 @@ def main(arguments: list[str] | None = None) -> int:
         if result == _STOPPED:  # Typer turns Ctrl-C into this number by itself
             where, options = _called(command, given)
             stored = "; finished trials are stored: run the same command again to go on" if "workers" in options else ""
-            _complain(f"{where}: stopped by the user{stored}")
+            who = "asked to end (SIGTERM)" if ended else "stopped by the user"
+            _complain(f"{where}: {who}{stored}")
+            return _ENDED if ended else _STOPPED
         return result if isinstance(result, int) else 0
+
+
+@contextlib.contextmanager
+def _end_like_stop() -> Iterator[list[int]]:
+    """Within it, SIGTERM (a shutdown, a batch system) stops the command as Ctrl-C does: all that was begun is put away.
+
+    Gives the list of the signals that came. Where SIGTERM is ignored already, it stays so.
+    """
+    came: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield came
+        return
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield came
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _explain(error: BaseException, command: Any, given: list[str]) -> tuple[int, str]:
@@ -158,7 +188,7 @@ def _explain(error: BaseException, command: Any, given: list[str]) -> tuple[int,
     )
 
 
-_EXTRAS = {"torch": "train", "sklearn": "train", "pooch": "train", "opacus": "opacus", "altair": "report"}
+_EXTRAS = {"torch": "train", "sklearn": "train", "pooch": "train", "opacus": "opacus", "altair": "report", "ray": "ray"}
 """Packages that not everybody has, and the extra that brings them."""
 _COMPLETION = "_COALMINE_COMPLETE"
 """The shell sets this variable when it asks for completions."""
@@ -199,7 +229,7 @@ _KINDS = {"valid integer": "a whole number", "valid number": "a number", "valid 
 def _complain(message: str) -> None:
     """One line on stderr; what is very long in it is cut short, and what a terminal would obey is spelled out."""
     line = re.sub(r"\S{300,}", lambda found: f"{found[0][:120]}...{found[0][-20:]}", " ".join(message.split()))
-    line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
+    line = printable(line)
     typer.echo(line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 3] + "...", err=True)
 
 

@@ -10,6 +10,27 @@ if TYPE_CHECKING:
     from coalmine.records import Relation, Sampling
 
 DEVICES = ("cpu", "cuda")
+DeviceName = Annotated[str, typer.Option("--device", help="cpu, cuda, one GPU (cuda:1) or several (cuda:0,cuda:1).")]
+WorkerCount = Annotated[
+    int,
+    typer.Option(
+        "--workers", help="Processes that train at once; 0 means one for each core (with --engine ray: all it has)."
+    ),
+]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="local (this machine), ray (a Ray cluster), or inline (this process alone).")
+]
+Address = Annotated[
+    str | None, typer.Option("--address", help="With --engine ray: the cluster (auto, or ray://host:port).")
+]
+Cpus = Annotated[float, typer.Option("--cpus", help="With --engine ray: processor cores for each task.")]
+Gpus = Annotated[
+    float | None, typer.Option("--gpus", help="With --engine ray: GPUs for each task; a fraction shares one.")
+]
+Memory = Annotated[int | None, typer.Option("--memory", help="With --engine ray: bytes of memory for each task.")]
+Accelerator = Annotated[
+    str | None, typer.Option("--accelerator", help="With --engine ray: the kind of GPU, by Ray's name (H100).")
+]
 SampleRate = Annotated[
     float, typer.Option("--sample-rate", help="q: probability that a row is in a batch (batch size / rows), 0 to 1.")
 ]

@@ -26,7 +26,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 def print_json(payload: Mapping[str, Any] | Sequence[Any]) -> None:
     """One JSON document on stdout: valid JSON always (an infinite ε is the string "infinity")."""
     every_sign = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
-    typer.echo(json.dumps(plain(payload), indent=2, ensure_ascii=not every_sign, allow_nan=False))
+    text = json.dumps(plain(payload), indent=2, ensure_ascii=not every_sign, allow_nan=False)
+    # JSON escapes the control characters below 32 by itself; a terminal obeys others too.
+    typer.echo("".join(_escaped(sign) for sign in text) if not text.isascii() or "\x7f" in text else text)
+
+
+def _escaped(sign: str) -> str:
+    """A character inside JSON, as its number where a terminal could obey it."""
+    return sign if sign == "\n" or sign.isprintable() else json.dumps(sign).strip('"').replace("\x7f", "\\u007f")
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey spelled out: a store or a file may come from anybody.
+
+    >>> len(printable(chr(27) + "[31mred"))
+    11
+    """
+    return "".join(sign if sign == "\n" or sign.isprintable() else ascii(sign)[1:-1] for sign in text)
 
 
 def console() -> Console:
@@ -97,7 +113,7 @@ def any_encoding() -> Iterator[None]:
 def _as_shown(text: str) -> str:
     """The text as the terminal will show it, so that a table knows how wide it is."""
     encoding = sys.stdout.encoding or "utf-8"
-    return text.encode(encoding, _HANDLER).decode(encoding)
+    return printable(text).encode(encoding, _HANDLER).decode(encoding)
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -107,7 +123,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     first column names the row, and is repeated in each of the tables.
     """
     screen = console()
-    screen.print(Text(title, style="bold"))
+    screen.print(Text(printable(title), style="bold"))
     body = [[_as_shown(cell) for cell in row] for row in rows]
     columns = [_as_shown(name) for name in columns]
     texts = [[name, *(row[index] for row in body)] for index, name in enumerate(columns)]
@@ -158,9 +174,9 @@ def print_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     grid.add_column()
     grid.add_column(overflow="fold")
     for name, value in facts:
-        grid.add_row(f"  {name}", Text(value))
+        grid.add_row(Text(f"  {printable(name)}"), Text(printable(value)))
     screen = console()
-    screen.print(Text(title, style="bold"))
+    screen.print(Text(printable(title), style="bold"))
     screen.print(grid)
 
 
@@ -168,7 +184,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """Plain sentences under a table."""
     screen = console()
     for line in lines:
-        screen.print(line, markup=False)
+        screen.print(printable(line), markup=False)
 
 
 def number(value: float, digits: int = 4) -> str:

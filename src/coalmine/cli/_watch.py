@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from coalmine.auditing.progress import BoundSoFar
+from coalmine.cli._output import printable
 from coalmine.game import Watcher
 from coalmine.report.words import down
 from coalmine.store import BlockResult, Trials
@@ -34,6 +36,7 @@ class Watch(Watcher):
             TextColumn("{task.fields[rate]}/s"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[bound]}"),
+            TextColumn("{task.fields[where]}"),
             disable=not shown,
             transient=False,
             console=Console(stderr=True),
@@ -48,14 +51,19 @@ class Watch(Watcher):
     ) -> None:
         self._progress.stop()
 
-    def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
+    def begin(self, label: str, *, trials: int, copies: int, done: Iterator[Trials]) -> None:
         """A new bar; what is stored already counts as done."""
-        self._bar = self._progress.add_task(label, total=trials, completed=len(done), rate="-", bound="")
+        self._bar = self._progress.add_task(printable(label), total=trials, rate="-", bound="", where="")
         self._so_far = BoundSoFar(delta=self._delta, confidence=self._confidence, copies=copies) if copies else None
         self._told = 0.0
-        if len(done) and self._so_far is not None:
-            self._so_far.add(done.trial, done.world, done.score)
-            self._progress.update(self._bar, bound=self._words())
+        for part in done:
+            if self._so_far is not None:
+                self._so_far.add(part.trial, part.world, part.score)
+            self._progress.update(self._bar, advance=len(part), bound=self._words())
+
+    def where(self, status: str) -> None:
+        """The machines at work."""
+        self._progress.update(self._bar, where=status)
 
     def block(self, result: BlockResult) -> None:
         """One more block: move the bar, add to the sequence."""

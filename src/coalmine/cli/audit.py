@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine.cli._options import Accelerator, Address, Cpus, DeviceName, EngineName, Gpus, Memory, WorkerCount
 from coalmine.cli._output import Json, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
@@ -63,10 +64,22 @@ def audit(
         ),
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="With --train: the most seconds one training may take.")] = None,
+    messages: Annotated[
+        bool,
+        typer.Option(
+            "--messages", help="With --train: also keep what exceptions say and bound texts (they may quote the data)."
+        ),
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    workers: Annotated[int, typer.Option(help="Processes that train at once; 0 means one for each core.")] = 0,
+    device: DeviceName = "cpu",
+    workers: WorkerCount = 0,
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = None,
+    memory: Memory = None,
+    accelerator: Accelerator = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder with data files that are already there (or set COALMINE_DATA).")
     ] = None,
@@ -79,6 +92,17 @@ def audit(
     """
     from coalmine.auditing import config as configs
 
+    execution = configs.Execution(
+        device=device,
+        workers=workers,
+        data_dir=data_dir,
+        engine=engine,
+        address=address,
+        cpus=cpus,
+        gpus=gpus,
+        memory=memory,
+        accelerator=accelerator,
+    )
     overrides = list(set_ or [])
     if trials is not None:
         overrides.append(f"audit.trials={trials}")
@@ -96,29 +120,23 @@ def audit(
         if device != "cpu" or data_dir is not None:
             name = "device" if device != "cpu" else "data_dir"
             raise InvalidInputError(f"{name} is not allowed with train: your own functions choose where they train")
-        execution = configs.Execution(device=device, workers=workers)
         return run_own_training(
             (train, score, worlds),
             overrides,
             control=control_train,
             claim_dpsgd=claim_dpsgd,
             timeout=timeout,
+            messages=messages,
             store=store,
             execution=execution,
             json=json,
             report=report,
         )
-    own = {
-        "worlds": worlds,
-        "timeout": timeout,
-        "claim_dpsgd": claim_dpsgd,
-        "control_train": control_train,
-    }
-    for name, value in own.items():
+    own = {"worlds": worlds, "timeout": timeout, "claim_dpsgd": claim_dpsgd, "control_train": control_train}
+    for name, value in {**own, "messages": messages or None}.items():
         if value is not None:
             raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")
     settings = configs.load(config, preset=preset, overrides=overrides, adversaries=adversary)
-    execution = configs.Execution(device=device, workers=workers, data_dir=data_dir)
     return run_audit(settings, store=store, execution=execution, json=json, report=report)
 
 
@@ -147,6 +165,7 @@ def run_own_training(
     control: str | None,
     claim_dpsgd: str | None,
     timeout: float | None,
+    messages: bool,
     store: Path,
     execution: Execution,
     json: bool,
@@ -180,9 +199,10 @@ def run_own_training(
             confidence=question.confidence,
             trials=question.trials,
             seed=question.seed,
-            workers=execution.worker_count,
             timeout=timeout,
+            messages=messages,
             store=store,
+            execution=execution,
             watcher=watch,
         )
     return finish(result, json=json, report=report)
@@ -210,7 +230,7 @@ def show(result: AuditResult) -> None:
     from coalmine.report import words
 
     section, subject = result.config.audit, result.subject
-    print_lines([words.verdict(result), ""])
+    print_lines([words.verdict(result), *(f"{name}: {text}" for name, text in words.headline(result)), ""])
     known = subject.details
     if subject.own:
         line = f"Your own training {known['train']}, scored by {known['score']}."

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coalmine.cli._options import Address, DeviceName, EngineName, WorkerCount
 from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
@@ -55,7 +56,7 @@ def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
     """Every run, the oldest first."""
     from coalmine.store import Store
 
-    with Store.open(store, create=False) as opened:
+    with Store.open(store, create=False, read_only=True) as opened:
         found = [_summary(run) for run in opened.runs()]
     if json:
         print_json(found)
@@ -94,13 +95,14 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
     """One run: its identity, how far it is, and what went wrong."""
     from coalmine.store import Store
 
-    with Store.open(store, create=False) as opened:
+    with Store.open(store, create=False, read_only=True) as opened:
         found = opened.run(run)
         failures = opened.failures(found.fingerprint)
     payload = {
         **_summary(found),
         "identity": _part(found.description, "identity"),
-        "versions": _part(found.description, "versions"),
+        "versions": [{"versions": dict(versions), "blocks": blocks} for versions, blocks in found.made]
+        or [{"versions": _part(found.description, "versions"), "blocks": found.blocks}],
         "failures": [{"block": one.block, "trial": one.trial, "reason": one.reason} for one in failures],
     }
     if json:
@@ -112,7 +114,7 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
         ("failed blocks", str(payload["failed_blocks"])),
         ("training time", f"{payload['seconds']:.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
         ("first stored", f"{payload['created']}"),
-        ("versions", _pairs(payload["versions"])),
+        *(("versions", f"{_pairs(one['versions'])} ({one['blocks']} blocks)") for one in payload["versions"]),
     ]
     for key, value in payload["identity"].items():
         if key != "adversary":
@@ -131,8 +133,10 @@ def _pairs(values: dict[str, Any]) -> str:
 def resume(
     run: RunName,
     store: StorePath = Path("coalmine.db"),
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    workers: Annotated[int, typer.Option(help="Processes that train at once; 0 means one for each core.")] = 0,
+    device: DeviceName = "cpu",
+    workers: WorkerCount = 0,
+    engine: EngineName = "local",
+    address: Address = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
     json: Json = False,
 ) -> int:
@@ -157,7 +161,7 @@ def resume(
     return run_audit(
         record.config,
         store=store,
-        execution=configs.Execution(device=device, workers=workers, data_dir=data_dir),
+        execution=configs.Execution(device=device, workers=workers, data_dir=data_dir, engine=engine, address=address),
         json=json,
     )
 

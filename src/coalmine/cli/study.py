@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine.cli._options import Accelerator, Address, Cpus, DeviceName, EngineName, Gpus, Memory, WorkerCount
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
@@ -60,8 +61,14 @@ def run(
     scale: ScaleName = "quick",
     cell: CellName = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    workers: Annotated[int, typer.Option(help="Processes that train at once; 0 means one for each core.")] = 0,
+    device: DeviceName = "cpu",
+    workers: WorkerCount = 0,
+    engine: EngineName = "local",
+    address: Address = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = None,
+    memory: Memory = None,
+    accelerator: Accelerator = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Train and store, and leave the bounds for later.")
@@ -73,8 +80,8 @@ def run(
 ) -> int:
     """Train what is missing, then print our value beside the published one. Exit code 1 if a bound is INVALID."""
     from coalmine.auditing.config import Execution
+    from coalmine.auditing.engine import open_engine
     from coalmine.cli._watch import Watch
-    from coalmine.game.engines import LocalEngine
     from coalmine.store import Store
     from coalmine.studies import Bench, find, run_cell, train_cell
     from coalmine.studies.measures import find as find_measure
@@ -82,7 +89,17 @@ def run(
     found = find(name)
     cells = [found.cell(cell)] if cell is not None else list(found.chosen(scale))
     size = found.scale(scale)
-    how = Execution(device=device, workers=workers, data_dir=data_dir)
+    how = Execution(
+        device=device,
+        workers=workers,
+        data_dir=data_dir,
+        engine=engine,
+        address=address,
+        cpus=cpus,
+        gpus=gpus,
+        memory=memory,
+        accelerator=accelerator,
+    )
     if figure is not None and not found.figure:
         raise UnsupportedError(f"study {found.name!r} has no figure: its table says it all; leave --figure out")
     target = None if figure is None else check_figure(figure)
@@ -95,9 +112,9 @@ def run(
     with (
         Store.open(store) as opened,
         Watch(delta=delta, confidence=confidence, shown=shown) as watch,
-        LocalEngine(how.worker_count) as engine,
+        open_engine(how) as players,
     ):
-        bench = Bench(store=opened, how=how, watcher=watch, engine=engine)
+        bench = Bench(store=opened, how=how, watcher=watch, engine=players)
         for one in cells:
             if train_only:
                 train_cell(found, cell=one, scale=size, bench=bench)

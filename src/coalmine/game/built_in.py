@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,17 @@ from coalmine.adversaries import Shortcut
 from coalmine.game.blocks import ACCURACY, BLOCK_SIZE, trials_of, worlds_of
 from coalmine.roles import Distinguisher, Iterate
 from coalmine.store import BlockResult
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, accuracy, precision, train
+from coalmine.training import (
+    Dataset,
+    Neighbours,
+    Network,
+    TrainingConfig,
+    accuracy,
+    device_named,
+    hardware,
+    precision,
+    train,
+)
 
 _MANY_BLOCKS = 4096
 _TEST_ROWS = 512
@@ -41,13 +52,21 @@ class BuiltInTask:
         """Many where nothing is trained; the engine's own measure otherwise."""
         return None if self.shortcut is None else _MANY_BLOCKS
 
-    def play(self, blocks: Sequence[int]) -> list[BlockResult]:
+    def on(self, device: str) -> Self:
+        """The same task on another device of the same kind."""
+        return dataclasses.replace(self, device=device)
+
+    def check(self) -> None:
+        """All that it runs is Coalmine's own."""
+
+    def play(self, blocks: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
         """Play several blocks in one stack; what each block gives does not depend on the others.
 
         The distinguisher sees what its view allows and nothing else: the trainer sees to that. A trial keeps the
         distinguisher's columns beside its score, and with ``test`` rows its model's accuracy. With a ``shortcut``
         nothing is trained.
         """
+        device_named(self.device)  # a shortcut never asks the trainer
         trials = np.concatenate([trials_of(block) for block in blocks])
         worlds = worlds_of(trials)
         began = time.perf_counter()
@@ -100,14 +119,14 @@ class BuiltInTask:
                 world=worlds[part],
                 score=scores[part],
                 elapsed=elapsed,
-                device=f"{self.device.partition(':')[0]} {precision}",
+                device=f"{self.device.partition(':')[0]} {precision}, {hardware(self.device)}",
                 columns={name: values[part] for name, values in columns.items()},
                 failures={int(t): failures[int(t)] for t in trials[part] if int(t) in failures} if failures else {},
             )
             for part in parts
         ]
 
-    def post_mortem(self) -> str | None:
+    def post_mortem(self, notes: Path) -> str | None:
         """Nothing is known."""
         return None
 

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import importlib
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,15 +19,16 @@ import cloudpickle
 from coalmine import _validate
 from coalmine.auditing import judge
 from coalmine.auditing.config import AuditSection, Execution, FunctionConfig
-from coalmine.auditing.facts import AttackFacts, Subject, fingerprint, versions
+from coalmine.auditing.engine import open_engine
+from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.stored import AuditRecord, Member, conclude
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Watcher, blocks_for, play
-from coalmine.game.engines import LocalEngine
+from coalmine.game.machine import versions
 from coalmine.integrations import identity
 from coalmine.integrations.known import Known
-from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents
+from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents, title
 from coalmine.integrations.terminal import progress
 from coalmine.integrations.worlds import GivenWorlds, Worlds
 from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim
@@ -58,7 +58,9 @@ def audit_function(
     batched: int | None = None,
     threads: int | None = None,
     depends_on: Mapping[str, Any] | None = None,
+    messages: bool = False,
     store: Store | str | Path = "coalmine.db",
+    execution: Execution | None = None,
     watcher: Watcher | None = None,
 ) -> AuditResult:
     """Play the privacy game against ``train`` and test what is claimed for it.
@@ -85,7 +87,11 @@ def audit_function(
         threads: the most threads that torch and the BLAS libraries may use in each process.
         depends_on: what else decides a training, by any name: values, or paths of files and folders that it reads. A
             file that it reads and that is not named stops the game: trials would be reused when it has changed.
+        messages: whether to keep what exceptions say, and texts bound to the functions, in the store and the report:
+            they may quote the data.
         store: where trials are kept, and reused as long as nothing that shapes them has changed.
+        execution: another engine than processes of this machine (``Execution(engine="ray")``), in the place of
+            ``workers``.
         watcher: is told how it goes. Without one there is a progress bar on a terminal and in a notebook.
 
     Returns:
@@ -102,7 +108,11 @@ def audit_function(
     limit = None if timeout is None else _validate.positive("timeout", timeout)
     limited = None if threads is None else _validate.integer("threads", threads, at_least=1)
     many = None if batched is None else _validate.integer("batched", batched, at_least=1)
-    count = Execution(workers=workers).worker_count
+    how = Execution(workers=workers) if execution is None else execution
+    if how.device not in ("cpu", "cuda"):
+        raise _validate.reject("device", how.device, "'cpu' or 'cuda': a training of your own chooses its GPU itself")
+    if how.engine == "inline" and limit is not None:
+        raise InvalidInputError("timeout is not allowed with engine = 'inline': it needs a process that can be ended")
     scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
     named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
     for name, function in named:
@@ -110,6 +120,7 @@ def audit_function(
     for function in scoring.values():
         check_signatures(train, function)
     built = build(worlds)
+    content = contents(built)  # once: data may be large
     said = _claim(claim, claim_epsilon, claim_dpsgd, delta=section.delta, worlds=built)
     facts = AttackFacts(
         name=NAME,
@@ -120,9 +131,9 @@ def audit_function(
     )
     judge.check(said, [facts] * len(scoring), delta=section.delta, confidence=section.confidence)
     settings = FunctionConfig(
-        train=identity.label(train),
-        score=", ".join(identity.label(one) for one in scoring.values()),
-        worlds=identity.label(worlds) if callable(worlds) else "",
+        train=title(train, texts=messages),
+        score=", ".join(title(one, texts=messages) for one in scoring.values()),
+        worlds=title(worlds, texts=messages) if callable(worlds) else "",
         relation=built.relation.value,
         copies=built.copies,
         mechanism=said.mechanism if isinstance(said, MechanismClaim) else None,
@@ -133,7 +144,7 @@ def audit_function(
     known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=depends)
 
     def game(function: Train, share: float) -> _Game:
-        who = _identity(function, scoring, worlds, built, settings, known)
+        who = _identity(function, scoring, worlds, content, settings, known)
         return _Game(fingerprint(who), who, function, facts if share == 1.0 else _twin(facts))
 
     games = [game(train, 1.0)] + ([game(control, 0.5)] if control is not None else [])
@@ -148,8 +159,7 @@ def audit_function(
     )
     with (
         Store.opened(store) as opened,
-        tempfile.TemporaryDirectory(prefix="coalmine-") as notes,
-        LocalEngine(count) as engine,
+        open_engine(how) as engine,
         contextlib.nullcontext(watcher) if watcher is not None else progress() as watching,
     ):
         for one in games:
@@ -161,20 +171,20 @@ def audit_function(
                 train=one.train,
                 scores=tuple(scoring.items()),
                 worlds=worlds if callable(worlds) else built,
-                contents=contents(built),
+                contents=content,
                 known=known,
                 batched=many,
                 threads=limited,
                 timeout=limit,
-                notes=notes if limit is not None else None,
+                messages=messages,
             )
-            if count > 1 or limit is not None:
+            if how.engine != "inline":
                 _check_portable(task)
-            done = opened.scores(one.run, below=section.trials)
-            name = f"{NAME} ({settings.train})" if one is games[0] else f"control ({identity.label(one.train)})"
+            done = opened.parts(one.run, below=section.trials)
+            name = f"{NAME} ({settings.train})" if one is games[0] else f"control ({title(one.train)})"
             watching.begin(name, trials=section.trials, copies=built.copies, done=done)
             missing = blocks_for(section.trials, done=opened.done(one.run))
-            play(task, blocks=missing, store=opened, engine=engine, on_block=watching.block)
+            play(task, blocks=missing, store=opened, engine=engine, watcher=watching)
             watching.end()
         return conclude(opened, record)
 
@@ -276,12 +286,11 @@ def _identity(
     train: Train,
     scoring: Mapping[str, Score],
     worlds: GivenWorlds,
-    built: Worlds,
+    content: tuple[str, ...] | None,
     settings: FunctionConfig,
     known: Known,
 ) -> dict[str, Any]:
     """All that shapes the distribution of a score, and nothing else."""
-    content = contents(built)
     if content is None and "worlds" not in known.depends_on:
         raise InvalidInputError(
             "worlds holds data without a content hash, so its trials could not be told from those of other data: give "
@@ -289,20 +298,25 @@ def _identity(
             "depends_on={'worlds': ...}"
         )
     return {
-        "adversary": {"name": NAME, "train": identity.label(train), "score": settings.score},
+        "adversary": {"name": NAME, "train": title(train), "score": ", ".join(map(title, scoring.values()))},
         "data": {
-            "name": settings.data.name,
+            "name": title(worlds) if callable(worlds) else settings.data.name,
             "content": list(content) if content else None,
             "relation": settings.relation,
             "copies": settings.copies,
         },
-        "train": known.identity_of(train),
-        "score": {name: known.identity_of(one) for name, one in scoring.items()},
-        "worlds": known.identity_of(worlds) if callable(worlds) else None,
+        "train": _untold(known, train),
+        "score": {name: _untold(known, one) for name, one in scoring.items()},
+        "worlds": _untold(known, worlds) if callable(worlds) else None,
         **({"depends on": identity.named_parts(known.depends_on)} if known.depends_on else {}),
         "seed": settings.audit.seed,
         "algorithms": ALGORITHMS,
     }
+
+
+def _untold(known: Known, function: Callable[..., Any]) -> dict[str, Any]:
+    """What the function is, without the texts that are bound to it: their hashes are enough."""
+    return {**known.identity_of(function), "function": title(function)}
 
 
 def _check_portable(task: FunctionTask) -> None:
@@ -312,7 +326,7 @@ def _check_portable(task: FunctionTask) -> None:
     except Exception as error:  # noqa: BLE001  a user's object may raise anything
         raise InvalidInputError(
             f"train, score or worlds cannot be sent to worker processes ({type(error).__name__}: {error}): give a "
-            "function that builds the worlds, or use workers = 1 without a timeout"
+            "function that builds the worlds, or play it in this process: Execution(engine='inline')"
         ) from None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,10 @@ class Known:
             other = _differences(expected, found)
             if other:
                 raise GameStoppedError(
-                    f"{name} = {identity.label(function)} is not the same in a worker process ({', '.join(other[:3])})"
-                    ": something was changed after it was imported, in a file or in the running program; bind it with "
-                    "functools.partial, or use one worker"
+                    f"{name} = {identity.label(function)} is not the same in a worker process on {platform.node()} "
+                    f"({', '.join(other[:3])}): something was changed after it was imported, in a file or in the "
+                    "running program, or this machine has other code: bind it with functools.partial, play in this "
+                    "process (Execution(engine='inline')), or install the same code on every machine"
                 )
 
     @contextlib.contextmanager

@@ -10,21 +10,22 @@ import importlib.util
 import inspect
 import os
 import random
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import seeds
 from coalmine.errors import InvalidInputError
-from coalmine.game import BLOCK_SIZE, GameStoppedError, trials_of, worlds_of
+from coalmine.game import BLOCK_SIZE, GameStoppedError, machine, trials_of, worlds_of
 from coalmine.integrations.content import NoContentError, content_hash
-from coalmine.integrations.identity import label
+from coalmine.integrations.identity import label, layers
 from coalmine.integrations.known import Known
 from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
 from coalmine.store import BlockResult
@@ -60,9 +61,13 @@ def seed_of(fingerprint: str, trial: int) -> int:
 class FunctionTask:
     """A task (:class:`coalmine.game.Task`) that calls a user's functions.
 
-    ``contents`` are the hashes of the worlds' data, where they have some. With ``batched`` the function trains up to
+    ``contents`` are the hashes of the worlds' data, where they have some. ``known`` says what the functions are, so
+    that another process or machine can tell whether it has the same ones. With ``batched`` the function trains up to
     that many trials of one world in one call. With a ``timeout`` each call is watched by a thread outside Python, which
-    ends the process when the time is up and leaves in the folder ``notes`` where the training was.
+    ends the process when the time is up and leaves a note of where the training was. What exceptions say is kept in
+    the store only with ``messages``: they may quote the data.
+
+    A user's code may end its process, hang, or print: it has a process of its own, whatever the number of workers.
     """
 
     fingerprint: str
@@ -74,26 +79,36 @@ class FunctionTask:
     batched: int | None = None
     threads: int | None = None
     timeout: float | None = None
-    notes: str | None = None
+    messages: bool = False
     device: str = "cpu"
+    separate: bool = True
 
     @property
     def most_together(self) -> int | None:
         """As many blocks as fill a call that trains many."""
         return None if self.batched is None else max(1, 2 * self.batched // BLOCK_SIZE)
 
-    @property
-    def separate(self) -> bool:
-        """A training that may have to be stopped needs a process that can be ended."""
-        return self.timeout is not None
+    def on(self, device: str) -> Self:
+        """Where a user's training runs is the user's business."""
+        return self
 
-    def play(self, blocks: Sequence[int]) -> list[BlockResult]:
-        """Play the blocks one after the other, or all of them in few calls that train many."""
+    def check(self) -> None:
+        """An error unless the functions are the same here as where the task was made."""
         if self.known is not None:
             self.known.check_once()
+
+    def play(self, blocks: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
+        """Play the blocks, one after the other or in few calls that train many; see that none has changed the data."""
+        self.check()
         with _limited(self.threads):
-            trained = self._trained_together(np.concatenate([trials_of(block) for block in blocks]))
-            return [self._block(block, trained) for block in blocks]
+            trained = self._trained_together(np.concatenate([trials_of(block) for block in blocks]), notes)
+            results = [self._block(block, trained, notes) for block in blocks]
+        if contents(self._built) != self.contents:
+            raise GameStoppedError(
+                f"{title(self.train)} or its score changed its data set in place, so trials are not independent: work "
+                "on a copy"
+            )
+        return results
 
     @functools.cached_property
     def _built(self) -> Worlds:
@@ -104,7 +119,7 @@ class FunctionTask:
             )
         return built
 
-    def _trained_together(self, trials: NDArray[np.int64]) -> dict[int, Any]:
+    def _trained_together(self, trials: NDArray[np.int64], notes: Path | None) -> dict[int, Any]:
         """The models of many trials, each world's in calls of at most ``batched``; none without ``batched``.
 
         A call that raises says nothing about which training failed: its trials are then trained one by one.
@@ -117,21 +132,21 @@ class FunctionTask:
                 some = mine[first : first + (self.batched or 1)]
                 dataset = self._built.world1 if world else self._built.world0
                 with contextlib.suppress(_TrialFailedError):
-                    found.update(zip(some, self._models(some, dataset), strict=True))
+                    found.update(zip(some, self._models(some, dataset, notes), strict=True))
         return found
 
-    def _models(self, trials: list[int], dataset: Any) -> list[Any]:
+    def _models(self, trials: list[int], dataset: Any, notes: Path | None) -> list[Any]:
         """One call of a function that trains many."""
         seeds = np.array([seed_of(self.fingerprint, trial) for trial in trials], dtype=np.int64)
-        with self._watched(trials[0]), _seeded(int(seeds[0])), self._reading(), _printing_elsewhere():
+        with self._watched(trials[0], notes), _seeded(int(seeds[0])), self._reading(), _printing_elsewhere():
             models = list(self._guarded("train", self.train, dataset, seeds))
         if len(models) != len(trials):
             raise GameStoppedError(
-                f"train = {label(self.train)} gave {len(models)} models for {len(trials)} seeds: expected one for each"
+                f"train = {title(self.train)} gave {len(models)} models for {len(trials)} seeds: expected one for each"
             )
         return models
 
-    def _block(self, block: int, trained: Mapping[int, Any]) -> BlockResult:
+    def _block(self, block: int, trained: Mapping[int, Any], notes: Path | None) -> BlockResult:
         """One block. A training that raises fails its trial alone; when none of a block ends, the game is stopped."""
         trials = trials_of(block)
         worlds = worlds_of(trials)
@@ -139,35 +154,32 @@ class FunctionTask:
         began = time.perf_counter()
         scores, failures = np.full((trials.size, len(self.scores)), np.nan), {}
         for index, trial in enumerate(trials.tolist()):
+            dataset = built.world1 if worlds[index] else built.world0
             try:
-                dataset = built.world1 if worlds[index] else built.world0
-                scores[index] = self._trial(trial, dataset, built.canary, trained)
+                with self._watched(trial, notes):
+                    scores[index] = self._trial(trial, dataset, built.canary, trained)
             except _TrialFailedError as error:
-                failures[trial] = str(error)
-        if contents(built) != self.contents:
-            raise GameStoppedError(
-                f"{label(self.train)} or its score changed its data set in place, so trials are not independent: work "
-                "on a copy"
-            )
+                failures[trial] = error
         if len(failures) == trials.size:
-            raise GameStoppedError(
-                f"all {trials.size} trainings of block {block} failed (trial {trials[0]}: {failures[int(trials[0])]}); "
-                "nothing that was stored before is lost"
-            )
+            first = failures[int(trials[0])]
+            words = "all {} trainings of block {} failed (trial {}: {}); nothing that was stored before is lost"
+            about = (trials.size, block, trials[0])
+            raise GameStoppedError(words.format(*about, first), kept=words.format(*about, first.kept))
         return BlockResult(
             trial=trials,
             world=worlds,
             score=scores[:, 0],
             columns={name: scores[:, at] for at, (name, _) in enumerate(self.scores) if at},
             elapsed=time.perf_counter() - began,
-            device="own training",
-            failures=failures,
+            device=f"own training, {machine.instruction_set()}",
+            failures={trial: error.kept for trial, error in failures.items()},
         )
 
     def _trial(self, trial: int, dataset: Any, canary: Any, trained: Mapping[int, Any]) -> list[float]:
         """Train once and take every score, under the trial's own seed."""
         seed = seed_of(self.fingerprint, trial)
-        with self._watched(trial), _seeded(seed), self._reading(), _printing_elsewhere():
+        ready = "torch" in sys.modules
+        with _seeded(seed), self._reading(), _printing_elsewhere():
             if trial in trained:
                 model = trained[trial]
             elif self.batched is not None:
@@ -178,30 +190,40 @@ class FunctionTask:
                 self._guarded(name, score, *((model, canary) if wants_canary(score) else (model,)))
                 for name, score in self.scores
             ]
-        return [_one_number(value, trial, label(score)) for value, (_, score) in zip(values, self.scores, strict=True)]
+        if not ready and "torch" in sys.modules:
+            # The training has loaded torch, whose generator could not be seeded before it was there: the first trial of
+            # every process would draw the same numbers. Once more, from the seed.
+            return self._trial(trial, dataset, canary, trained)
+        return [_one_number(value, trial, title(score)) for value, (_, score) in zip(values, self.scores, strict=True)]
 
     def _guarded(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a user's function. What the machine may cause stops the game; anything else fails the trial."""
+        process = os.getpid()
         try:
             return function(*arguments)
-        except Exception as error:  # noqa: BLE001  a user's code may raise anything
-            reason = _reason(name, error)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                raise  # Ctrl-C; in a worker it ends the process, and this would be the user's code that raised it
+            full = _reason(name, error)
+            kept = full if self.messages else _reason(name, error, message=False)
             if isinstance(error, (MemoryError, OSError, ImportError)) or "OutOfMemory" in type(error).__name__:
-                raise GameStoppedError(
-                    f"{reason}: this looks like the machine, not the training; all finished blocks are stored, and "
-                    "running the same audit again goes on from there"
-                ) from None
-            raise _TrialFailedError(reason) from None
-        except SystemExit as error:
-            raise _TrialFailedError(_reason(name, error)) from None
+                more = (
+                    ": this looks like the machine, not the training; all finished blocks are stored, and running the "
+                    "same audit again goes on from there"
+                )
+                raise GameStoppedError(full + more, kept=kept + more) from None
+            raise _TrialFailedError(full, kept) from None
+        finally:
+            if os.getpid() != process:  # the user's code has forked, and the child has come back from it
+                os._exit(0)
 
     def _reading(self) -> contextlib.AbstractContextManager[None]:
         """Stop the game when a training reads a file that its identity does not know."""
         return self.known.reading(label(self.train)) if self.known is not None else contextlib.nullcontext()
 
-    def post_mortem(self) -> str | None:
+    def post_mortem(self, notes: Path) -> str | None:
         """Why a worker process ended: a training that was too slow (which, and where it was)."""
-        for path in sorted(Path(self.notes).iterdir()) if self.notes else ():
+        for path in sorted(notes.glob("trial.*")):
             trial, _, text = path.read_text(encoding="utf-8", errors="replace").partition("\n")
             if "Timeout" in text:
                 # The thread that trains comes last, its innermost call first.
@@ -211,12 +233,12 @@ class FunctionTask:
         return None
 
     @contextlib.contextmanager
-    def _watched(self, trial: int) -> Iterator[None]:
+    def _watched(self, trial: int, notes: Path | None) -> Iterator[None]:
         """End this process when the trial takes longer than the timeout; the folder of notes tells why."""
-        if self.timeout is None or self.notes is None:
+        if self.timeout is None or notes is None:
             yield
             return
-        path = Path(self.notes) / str(os.getpid())
+        path = notes / f"trial.{os.getpid()}"
         with path.open("w", encoding="utf-8") as note:
             note.write(f"{trial}\n")
             note.flush()
@@ -229,7 +251,24 @@ class FunctionTask:
 
 
 class _TrialFailedError(Exception):
-    """One training gave no score; the message is its reason."""
+    """One training gave no score; the message is its reason, ``kept`` what may be stored of it."""
+
+    def __init__(self, message: str, kept: str) -> None:
+        super().__init__(message)
+        self.kept = kept
+
+
+def title(function: Callable[..., Any], *, texts: bool = False) -> str:
+    """The function's name with what is bound to it; bound texts, which may be private, only with ``texts``.
+
+    >>> title(functools.partial(build, "secret"))
+    'coalmine.integrations.task:build(<str>)'
+    """
+    name = label(function)
+    bound = [one for one in layers(function) if isinstance(one, functools.partial)]
+    for value in () if texts else (value for one in bound for value in (*one.args, *one.keywords.values())):
+        name = name.replace(repr(value), "<str>") if isinstance(value, str) else name
+    return name
 
 
 def check_signatures(train: Train, score: Score) -> None:
@@ -237,12 +276,12 @@ def check_signatures(train: Train, score: Score) -> None:
     try:
         inspect.signature(train).bind(None, 0)
     except TypeError as error:
-        raise InvalidInputError(f"train = {label(train)} cannot be called as train(dataset, seed): {error}") from None
+        raise InvalidInputError(f"train = {title(train)} cannot be called as train(dataset, seed): {error}") from None
     try:
         inspect.signature(score).bind(*([None, None] if wants_canary(score) else [None]))
     except TypeError as error:
         raise InvalidInputError(
-            f"score = {label(score)} cannot be called as score(model) or score(model, canary): {error}"
+            f"score = {title(score)} cannot be called as score(model) or score(model, canary): {error}"
         ) from None
 
 
@@ -261,15 +300,26 @@ def build(worlds: GivenWorlds) -> Worlds:
         with _printing_elsewhere():
             given = worlds()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's code may raise anything
-        raise GameStoppedError(_reason("worlds", error)) from None
+        raise GameStoppedError(_reason("worlds", error), kept=_reason("worlds", error, message=False)) from None
     return as_worlds(given)
 
 
-def _reason(name: str, error: BaseException) -> str:
-    """What was raised, and where, in one line."""
+def _reason(name: str, error: BaseException, *, message: bool = True) -> str:
+    """What was raised, and where, in one line; its ``message`` may quote the data."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{name} raised {type(error).__name__}: {error}"[:_LONGEST_REASON] + where
+    said = f"{name} raised {type(error).__name__}"
+    if message:
+        said = f"{said}: {_shown(error, str)}"[:_LONGEST_REASON]
+    return said + where
+
+
+def _shown(value: Any, how: Callable[[Any], str]) -> str:
+    """A user's object as text; its own code for that may raise anything."""
+    try:
+        return str(how(value))
+    except BaseException as error:  # noqa: BLE001
+        return f"<{type(value).__name__} whose text raises {type(error).__name__}>"
 
 
 def _one_number(value: Any, trial: int, name: str) -> float:
@@ -279,12 +329,15 @@ def _one_number(value: Any, trial: int, name: str) -> float:
     except (TypeError, ValueError):
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "fiub":
-        raise GameStoppedError(f"score = {name} gave {value!r} for trial {trial}: expected one number")
+        words = "score = {} gave {} for trial {}: expected one number"
+        kept = words.format(name, f"an object of type {type(value).__name__}", trial)
+        raise GameStoppedError(words.format(name, _shown(value, repr), trial), kept=kept)
     if array.size != 1:
         raise GameStoppedError(f"score = {name} gave {array.size} numbers for trial {trial}: expected one number")
     number = float(array.reshape(()))
     if not np.isfinite(number):
-        raise _TrialFailedError(f"score gave {number}: expected a finite number")
+        reason = f"score gave {number}: expected a finite number"
+        raise _TrialFailedError(reason, reason)
     return number
 
 

@@ -30,9 +30,9 @@ class _Bar(Watcher):
     def __init__(self, bars: object) -> None:
         self._bars: Any = bars
 
-    def begin(self, label: str, *, trials: int, copies: int, done: Trials) -> None:
+    def begin(self, label: str, *, trials: int, copies: int, done: Iterator[Trials]) -> None:
         """A new bar; what is stored already counts as done."""
-        self._bar = self._bars.add_task(label, total=trials, completed=len(done))
+        self._bar = self._bars.add_task(label, total=trials, completed=sum(map(len, done)))
 
     def block(self, result: BlockResult) -> None:
         """Some trials more."""

@@ -6,6 +6,8 @@ import dataclasses
 import functools
 import time
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +17,7 @@ from coalmine.adversaries import ManyCanaries
 from coalmine.errors import CoalmineError
 from coalmine.game import ACCURACY, WITH_CANARIES
 from coalmine.store import BlockResult
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, precision, train
+from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, hardware, precision, train
 
 Array = NDArray[np.float64]
 
@@ -105,7 +107,14 @@ class CanaryTask:
         """Where it trains."""
         return self.trainings.device
 
-    def play(self, blocks: Sequence[int]) -> list[BlockResult]:
+    def on(self, device: str) -> Self:
+        """The same task on another device of the same kind."""
+        return dataclasses.replace(self, trainings=dataclasses.replace(self.trainings, device=device))
+
+    def check(self) -> None:
+        """All that it runs is Coalmine's own."""
+
+    def play(self, blocks: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
         """Train once for each block."""
         return [self._play(block) for block in blocks]
 
@@ -129,11 +138,11 @@ class CanaryTask:
             world=coins.astype(np.int8),
             score=scores,
             elapsed=time.perf_counter() - began,
-            device=f"{parts.device.partition(':')[0]} {kind}",
+            device=f"{parts.device.partition(':')[0]} {kind}, {hardware(parts.device)}",
             columns={ACCURACY: np.full(number, without), WITH_CANARIES: np.full(number, with_canaries)},
             failures=failures,
         )
 
-    def post_mortem(self) -> str | None:
+    def post_mortem(self, notes: Path) -> str | None:
         """Nothing is known."""
         return None

@@ -123,7 +123,8 @@ _CEILING = "the most these trials could have proved"
 def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
     """The scores of the two worlds over each other."""
     rows = series.histogram(series.scores_of(one))
-    title = f"The scores that {one.label} gives to trainings without and with the canary"
+    plays = words.plays(one)
+    title = f"The scores that {one.label} gives to {plays} without and with the canary"
     steps = [{**row, "at": row["from"]} for row in rows]
     for world in ("world 0", "world 1"):  # close the last step
         last = [row for row in rows if row["world"] == world][-1]
@@ -138,11 +139,11 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
     )
     x = alt.X(
         "at:Q",
-        title="score of one training (no unit)",
+        title=f"score of one {plays.removesuffix('s')} (no unit)",
         scale=alt.Scale(zero=False, nice=False),
         axis=alt.Axis(tickCount=5),
     )
-    y = alt.Y("percent:Q", title="trainings of that world (%)")
+    y = alt.Y("percent:Q", title=f"{plays} of that world (%)")
     filled = (
         alt.Chart(_values([row for row in steps if row["world"] == "world 0"]))
         .mark_area(interpolate="step-after", color=SECOND, line={"color": PROMISED, "strokeWidth": 1})
@@ -156,12 +157,12 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
             alt.Chart(_values([{"at": threshold}])).mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5).encode(x=x)
         )
     caption = (
-        "Every training ends in one score; a larger score speaks for world 1. Where the orange and the blue outline "
-        "lie on each other, the attack learns nothing. The dashed line is the threshold used for the bound: a "
-        "score above it is taken for world 1."
+        f"Every {plays.removesuffix('s')} ends in one score; a larger score speaks for world 1. Where the orange and "
+        "the blue outline lie on each other, the attack learns nothing. The dashed line is the threshold used for the "
+        "bound: a score above it is taken for world 1."
     )
     if any(one.failed):
-        caption += f" {sum(one.failed)} trainings failed and stand at the far left."
+        caption += f" {sum(one.failed)} {plays} failed and stand at the far left."
     return Figure(
         name=f"scores-{slug(one)}",
         title=title,
@@ -179,13 +180,13 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     """False alarms against misses: what the attack reached, how sure that is, and what the guarantee allows."""
     rows = series.trade_off(series.scores_of(one), confidence=one.bound.confidence)
     limits = series.promised(result, one)
-    x = alt.X("alarm:Q", title="false alarms (share of world-0 trainings)", scale=_UNIT, axis=_percent())
+    x = alt.X("alarm:Q", title=f"false alarms (share of world-0 {words.plays(one)})", scale=_UNIT, axis=_percent())
     layers: list[Any] = [
         alt.Chart(_values(rows))
         .mark_area(interpolate="step-after", color="#c9d9ea", stroke="#7fa3c7", strokeWidth=0.8)
         .encode(
             x=x,
-            y=alt.Y("low:Q", title="misses (share of world-1 trainings)", scale=_UNIT, axis=_percent()),
+            y=alt.Y("low:Q", title=f"misses (share of world-1 {words.plays(one)})", scale=_UNIT, axis=_percent()),
             y2="high:Q",
         ),
     ]
@@ -257,8 +258,8 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
 
 def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) -> Figure:
     """What the first n trials alone prove, as n grows, below what a perfect attack could have proved."""
-    points = series.growth(one)
-    names = {"epsilon": "proved by the first n trainings", "ceiling": "the most that n trainings can prove"}
+    points, plays = series.growth(one), words.plays(one)
+    names = {"epsilon": f"proved by the first n {plays}", "ceiling": f"the most that n {plays} can prove"}
     rows = [
         {"trials": point["trials"], "epsilon": point[key], "name": names[key]}
         for key in names
@@ -272,7 +273,7 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     low, high = points[0]["trials"], points[-1]["trials"]
     x = alt.X(
         "trials:Q",
-        title="trainings n, both worlds together (log scale)",
+        title=f"{plays} n, both worlds together (log scale)",
         scale=alt.Scale(type="log", domain=[low * 0.9, high * 1.1] if high > low else [low / 2, low * 2], nice=False),
         axis=alt.Axis(values=[point["trials"] for point in points], format="~s", grid=True, labelOverlap="greedy"),
     )
@@ -291,11 +292,11 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         .encode(x=x, y=y)
     )
     sure = words.confidence(one.bound.confidence)
-    title = f"What {one.label} proved as the number of trainings grew"
+    title = f"What {one.label} proved as the number of {plays} grew"
     caption = (
-        "Each dot is the bound that an audit planned with only the first n trainings would have given "
+        f"Each dot is the bound that an audit planned with only the first n {plays} would have given "
         f"({sure} confidence each, not all at once); the last dot is this audit's "
-        f"own{_how(one)}. More trainings can lift the dots, but never above the dashed line, which is what an attack "
+        f"own{_how(one)}. More {plays} can lift the dots, but never above the dashed line, which is what an attack "
         "without a single error would prove."
     )
     return Figure(
@@ -372,7 +373,11 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 def _overview_title(result: AuditResult) -> str:
     """What the overview shows, in a sentence."""
+    mine, worst = result.on_data, result.worst_case
     proved = f"At least {words.down(result.strongest.bound.epsilon)} is proved"
+    if mine is not None and worst is not None:
+        both = words.down(mine.bound.epsilon), words.down(worst.bound.epsilon)
+        proved = f"At least {both[0]} is proved on your data and {both[1]} in the worst case"
     own = result.subject.own
     promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
     if result.verdict.outcome is Outcome.REFUTED and result.strongest.bound.epsilon > result.claim_epsilon:

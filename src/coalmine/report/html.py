@@ -41,6 +41,7 @@ def document(result: AuditResult) -> str:
         {
             "verdict": words.verdict(result),
             "outcome": result.verdict.outcome.value,
+            "headline": words.headline(result),
             "caveats": words.caveats(result),
             "subject": _subject(result),
             "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),

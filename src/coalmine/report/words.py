@@ -161,21 +161,33 @@ def relation(value: Relation, copies: int) -> str:
 
 
 def trials(result: AuditResult) -> str:
-    """How many trials were played, of how many that were asked for."""
-    many = [one for one in result.adversaries if one.one_run is None]
+    """How many trials were played, of how many that were asked for; a draw is no training."""
     parts = [f"{played(one)} for {one.label}" for one in result.adversaries if one.one_run is not None]
-    if many:
-        done, wanted = _range({one.trials for one in many}), _range({one.wanted for one in many})
-        what = "trainings" if all(one.attack.trained for one in many) else "trials"
-        who = "each adversary" if not parts else "each of the others"
-        parts.append(f"{done}{'' if done == wanted else f' of {wanted}'} {what} for {who}")
+    many = [one for one in result.adversaries if one.one_run is None]
+    trained, drawn = ([one for one in many if one.attack.trained is kind] for kind in (True, False))
+    if trained:
+        parts.append(f"{_counts(trained)} trainings for {'each of the others' if parts else 'each adversary'}")
+    if drawn:
+        whom = " and ".join(one.label for one in drawn) if parts else "each adversary"
+        parts.append(f"{_counts(drawn)} draws from the known law for {whom}")
     return " and ".join(parts)
 
 
+def _counts(some: Sequence[AdversaryResult]) -> str:
+    """How many trials they had, of how many."""
+    done, wanted = _range({one.trials for one in some}), _range({one.wanted for one in some})
+    return f"{done}{'' if done == wanted else f' of {wanted}'}"
+
+
+def plays(one: AdversaryResult) -> str:
+    """What its trials are called."""
+    return "trainings" if one.attack.trained else "draws"
+
+
 def played(one: AdversaryResult) -> str:
-    """The trials of one adversary: trainings, or canaries in one of them."""
+    """The trials of one adversary: trainings, draws, or canaries in one training."""
     if one.one_run is None:
-        return f"{one.trials:,} trainings"
+        return f"{one.trials:,} {plays(one)}"
     runs = "one training" if one.one_run.runs == 1 else f"{one.one_run.runs} trainings"
     return f"{one.trials:,} canaries in {runs}"
 
@@ -219,11 +231,43 @@ def _sentence(reasons: Sequence[str]) -> str:
 
 
 def strongest(result: AuditResult) -> str:
-    """What the strongest attack proved, in a clause."""
-    best = result.strongest
+    """What the strongest attack proved, in a clause: on the data at hand and in the worst case, if both were tried."""
+    best, mine, worst = result.strongest, result.on_data, result.worst_case
     if not best.bound.epsilon > 0.0:
         return "no attack proved any leakage"
-    return f"the strongest attack, {best.label}, proves {epsilon(best.bound)}"
+    if mine is None or worst is None:
+        return f"the strongest attack, {best.label}, proves {epsilon(best.bound)}"
+    return (
+        f"on your data {_proves(mine)}; in the worst case, with a data set that the attacker chose, {_proves(worst)}, "
+        "both"
+    )
+
+
+def _proves(one: AdversaryResult) -> str:
+    if not one.bound.epsilon > 0.0:
+        return "no attack proves any leakage"
+    return f"{one.label} proves {epsilon(one.bound)}"
+
+
+def headline(result: AuditResult) -> list[tuple[str, str]]:
+    """Two numbers where two questions were asked: what is proved on the data at hand, and in the worst case.
+
+    Each is a name and a sentence. Beside what is proved stands what the same scores prove under an assumption.
+    """
+    if result.on_data is None or result.worst_case is None:
+        return []
+    lines = []
+    for name, chosen in (("Your data", False), ("Worst case", True)):
+        some = [one for one in result.adversaries if one.attack.chosen_data is chosen]
+        best = max(some, key=lambda one: one.bound.epsilon)
+        text = f"{epsilon(best.bound)} is proved ({best.label})" if best.bound.epsilon > 0.0 else "nothing is proved"
+        assumed = [(one.assumed, one) for one in some if one.assumed is not None]
+        if assumed:
+            most, who = max(assumed, key=lambda pair: pair[0].epsilon)
+            whose = "" if who is best else f" ({who.label})"
+            text += f"; {epsilon(most)} {METHODS[most.method].short}{whose}"
+        lines.append((name, f"{text}."))
+    return lines
 
 
 def could_have_failed(result: AuditResult) -> list[str]:
@@ -324,13 +368,27 @@ def meaning(result: AuditResult) -> list[str]:
         lines.append(
             f"What is promised: nothing. {nothing(result).capitalize()}: how sure they may become has no limit."
         )
-    lines.append(
-        f"What was shown: some outcomes let an attacker become at least {share(down(100 * belief['evidence'], 1))} "
-        f"sure ({best.label}, at {confidence(result.config.audit.confidence)} confidence)."
-        if best.bound.epsilon > 0.0
-        else "What was shown: none of the attacks proved that anyone can become surer than 50%."
-    )
+    sure = confidence(result.config.audit.confidence)
+    mine, worst = result.on_data, result.worst_case
+    if not best.bound.epsilon > 0.0:
+        lines.append("What was shown: none of the attacks proved that anyone can become surer than 50%.")
+    elif mine is None or worst is None:
+        lines.append(
+            f"What was shown: some outcomes let an attacker become at least {share(down(100 * belief['evidence'], 1))} "
+            f"sure ({best.label}, at {sure} confidence)."
+        )
+    else:
+        lines.append(
+            f"What was shown: some outcomes let an attacker of your data become at least {_belief(mine)} sure "
+            f"({mine.label}), and one who chose the data set too at least {_belief(worst)} ({worst.label}; both at "
+            f"{sure} confidence)."
+        )
     return lines
+
+
+def _belief(one: AdversaryResult) -> str:
+    """How sure someone who starts undecided becomes at least."""
+    return share(down(100.0 * beliefs.from_epsilon(one.bound.epsilon), 1))
 
 
 def _exception(result: AuditResult) -> str:
@@ -414,7 +472,8 @@ def adversary(one: AdversaryResult) -> str:
     }.get(one.view.value, one.view.value)
     if one.one_run is not None:
         return f"It {sees}. ε is stated for {RELATIONS[one.bound.relation]}."
+    how = "" if one.attack.trained else " Nothing is trained: its scores are drawn from their known law."
     return (
-        f"It {sees}. World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for "
+        f"It {sees}.{how} World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for "
         f"{RELATIONS[one.bound.relation]}. Trials: {one.bound.trials[0]} in world 0, {one.bound.trials[1]} in world 1."
     )

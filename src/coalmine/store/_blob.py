@@ -67,3 +67,15 @@ def unpack(rows: Sequence[sqlite3.Row]) -> Arrays:
         joined("score", np.float64),
         {name: joined(f"column {name}", np.float64) for name in names},
     )
+
+
+def join(parts: Sequence[Arrays]) -> Arrays:
+    """Several of :func:`unpack`, one after the other."""
+    trial, world, score, columns = zip(*parts, strict=True)
+    names = list(columns[0])
+    return (
+        np.concatenate(trial),
+        np.concatenate(world),
+        np.concatenate(score),
+        {name: np.concatenate([one[name] for one in columns]) for name in names},
+    )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import stat
+import struct
 import time
-from collections.abc import Iterator
+import urllib.parse
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from coalmine.errors import StoreError
 
 APPLICATION_ID = 0x636F616C
 """In the file's header, so that another program's database is never taken for a store ("coal" in ASCII)."""
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised whenever the tables change in a way that an older Coalmine would misread."""
 BUSY_SECONDS = 60.0
 """How long to wait for another process that is writing; a write takes milliseconds."""
@@ -33,7 +36,7 @@ _SCHEMA = (
         run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, block INTEGER NOT NULL,
         trials INTEGER NOT NULL, failed INTEGER NOT NULL, elapsed REAL NOT NULL, device TEXT NOT NULL,
         created REAL NOT NULL, columns TEXT NOT NULL, failures TEXT, checksum INTEGER NOT NULL, payload BLOB NOT NULL,
-        UNIQUE (run, block)
+        first INTEGER NOT NULL DEFAULT -1, made INTEGER REFERENCES made (id), UNIQUE (run, block)
     ) STRICT""",
     """CREATE TABLE failure (
         run INTEGER NOT NULL REFERENCES run (id) ON DELETE CASCADE, block INTEGER NOT NULL,
@@ -56,6 +59,9 @@ _AUDITS = (
     ) STRICT""",
 )
 """What came with version 2: audits, and which runs belong to them."""
+_MADE = "CREATE TABLE made (id INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE) STRICT"
+_FIRST = "CREATE INDEX block_first ON block (run, first, block)"
+"""What came with version 3: which versions made a block, and its smallest trial, to read a few trials of many."""
 
 
 @contextlib.contextmanager
@@ -79,6 +85,11 @@ def table(text: object) -> dict[str, Any]:
 
 def check_path(path: Path) -> bool:
     """Whether there is a file of that name; a folder, or a name that no file can have, is refused."""
+    if str(path) == ":memory:" or str(path).startswith("file:"):
+        raise StoreError(
+            f"store {str(path)!r}: this is SQLite's name for something else; expected the path of a file, because what "
+            "is done must stay done"
+        )
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -113,13 +124,30 @@ def _advice(error: sqlite3.Error) -> str:
     return f"{advice} (SQLite: {error})" if advice else f"SQLite reports: {error}"
 
 
-def connect(path: Path) -> sqlite3.Connection:
-    """An open connection to a store at ``path``, made if it is not there. Call within :func:`explained`."""
-    check_path(path)
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """An open connection to a store at ``path``, made if it is not there. Call within :func:`explained`.
+
+    A new store is for its owner's eyes alone. With ``read_only`` a store in a place that cannot be written opens too.
+    """
+    there = check_path(path)
     if not path.parent.is_dir():
         raise StoreError(f"store {str(path)!r}: the folder {str(path.parent)!r} is not there; make it first")
+    if not there:
+        with contextlib.suppress(OSError):  # SQLite meets the same trouble and explains it
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # its -wal and -shm files get the same rights
+    try:
+        return _connect(path, path)
+    except sqlite3.OperationalError as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if not (read_only and there) or code not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise
+    return _read_only(path)
+
+
+def _connect(path: Path, target: Path | str) -> sqlite3.Connection:
     # Threads share the connection under the store's own lock; transactions are begun and ended by name.
-    database = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    options: dict[str, Any] = {"timeout": BUSY_SECONDS, "isolation_level": None, "check_same_thread": False}
+    database: sqlite3.Connection = sqlite3.connect(target, uri=isinstance(target, str), **options)
     database.row_factory = sqlite3.Row
     try:
         _prepare(database, path)
@@ -127,6 +155,26 @@ def connect(path: Path) -> sqlite3.Connection:
         database.close()
         raise
     return database
+
+
+def _read_only(path: Path) -> sqlite3.Connection:
+    """A store that nobody can write: on such a disk SQLite cannot even make the files by which readers take turns."""
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size > 0:
+        raise StoreError(
+            f"store {str(path)!r}: it was not closed, and this place cannot be written: copy it together with "
+            f"{log.name!r} to a folder that can be"
+        )
+    source = sqlite3.connect(f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
+    with contextlib.closing(source):
+        ready = _is_ready(source, path) and source.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION
+        if not ready:  # of an older version: extended in memory
+            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            source.backup(copy)
+            copy.row_factory = sqlite3.Row
+            _prepare(copy, path)
+            return copy
+    return _connect(path, f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1")
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
@@ -181,19 +229,52 @@ def _create(database: sqlite3.Connection, path: Path) -> None:
     with transaction(database):
         if _is_ready(database, path):
             return
-        for statement in (*_SCHEMA, *_AUDITS):
+        for statement in (_MADE, *_SCHEMA, *_AUDITS, _FIRST):
             database.execute(statement)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 
 def _extend(database: sqlite3.Connection) -> None:
-    """Bring a store of version 1 up to date: its runs stay as they are, and tables for audits are added."""
+    """Bring an older store up to date: its runs and blocks stay as they are, and what is new is added."""
     with transaction(database):
-        if database.execute("PRAGMA user_version").fetchone()[0] < SCHEMA_VERSION:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version < 2:
             for statement in _AUDITS:
                 database.execute(statement)
-            database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if version < 3:
+            database.execute(_MADE)
+            database.execute("ALTER TABLE block ADD COLUMN first INTEGER NOT NULL DEFAULT -1")
+            database.execute("ALTER TABLE block ADD COLUMN made INTEGER REFERENCES made (id)")
+            database.create_function("first_trial", 2, _first_trial, deterministic=True)
+            database.execute("UPDATE block SET first = first_trial(payload, trials)")
+            database.execute(_FIRST)
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _first_trial(payload: object, trials: object) -> int:
+    """The smallest trial of a block, which begins with its trials; -1, so that it is always read, if it is damaged."""
+    if not isinstance(payload, bytes) or not isinstance(trials, int) or not 0 < 8 * trials <= len(payload):
+        return -1
+    return int(min(struct.unpack_from(f"<{trials}q", payload)))
+
+
+def file_at(path: Path) -> tuple[int, int] | None:
+    """Which file is at that path, so that another one under the same name is told from it; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def made_by(database: sqlite3.Connection, versions: Mapping[str, str] | None) -> int | None:
+    """The row that holds these versions."""
+    if versions is None:
+        return None
+    text = json.dumps(dict(sorted(versions.items())))
+    database.execute("INSERT INTO made (versions) VALUES (?) ON CONFLICT DO NOTHING", (text,))
+    return int(database.execute("SELECT id FROM made WHERE versions = ?", (text,)).fetchone()["id"])
 
 
 @contextlib.contextmanager

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import socket
 import sqlite3
 import time
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -36,6 +38,19 @@ def leases(database: sqlite3.Connection, run: int) -> list[sqlite3.Row]:
     return database.execute(
         "SELECT block, owner, host, pid, started, expires FROM lease WHERE run = ?", (run,)
     ).fetchall()
+
+
+def held_by_others(rows: Iterable[sqlite3.Row], owner: Owner) -> set[int]:
+    """The blocks that another owner holds; each owner is looked for once, however many blocks it holds."""
+    dead = functools.cache(_is_dead)
+    now = time.time()
+    return {
+        row["block"]
+        for row in rows
+        if row["owner"] != owner.name
+        and row["expires"] > now
+        and not dead(host=row["host"], pid=row["pid"], started=row["started"])
+    }
 
 
 def is_held(lease: sqlite3.Row) -> bool:

@@ -118,7 +118,10 @@ class Trials:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Run:
-    """What the store knows about a run: its identity, its description, and how far it is."""
+    """What the store knows about a run: its identity, its description, and how far it is.
+
+    ``made``: the versions that made its blocks, and how many blocks each set of versions made.
+    """
 
     fingerprint: str
     description: Mapping[str, Any]
@@ -130,6 +133,7 @@ class Run:
     failed_trials: int
     elapsed: float
     devices: tuple[str, ...]
+    made: tuple[tuple[Mapping[str, str], int], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
 import sqlite3
 import threading
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +21,7 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, StoreError
 from coalmine.store import _blob, _database
 from coalmine.store._database import SCHEMA_VERSION
-from coalmine.store._leases import Owner, is_held, leases
+from coalmine.store._leases import Owner, held_by_others, is_held, leases
 from coalmine.store.records import BlockResult, Failure, Run, Trials, description_text
 
 __all__ = ["SCHEMA_VERSION", "Store"]
@@ -29,6 +30,8 @@ _PAYLOAD = "block, trials, elapsed, device, columns, checksum, payload"
 """The fields of a block that its checksum covers, and the checksum."""
 _Packed = tuple[BlockResult, bytes, str, int]
 """A block, its bytes, the names of its further columns, and the checksum."""
+_ROWS = 4096
+"""Rows that are read, or blocks that are looked up, at a time: memory stays small however large the run is."""
 LEASE_SECONDS = 60.0
 """How long a claim lasts without a sign of life; a claim of a process that died on this machine ends at once."""
 
@@ -51,16 +54,20 @@ class Store:
         self._database = database
         self._lock = threading.RLock()
         self._owner = Owner.here()
+        self._file = _database.file_at(path)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, create: bool = True) -> Self:
-        """Open the store at ``path``; make it if it is not there, unless ``create`` is False."""
+    def open(cls, path: str | os.PathLike[str], *, create: bool = True, read_only: bool = False) -> Self:
+        """Open the store at ``path``; make it if it is not there, unless ``create`` is False.
+
+        With ``read_only`` a store that cannot be written (another's, or on a read-only disk) opens too, to be read.
+        """
         _validate.instance("store", path, (str, os.PathLike))
         where = Path(path)
         if not _database.check_path(where) and not create:
             raise StoreError(f"store {str(where)!r}: there is no such file; give the path of a store (--store PATH)")
         with _database.explained(where):
-            return cls(where, _database.connect(where))
+            return cls(where, _database.connect(where, read_only=read_only))
 
     @classmethod
     @contextlib.contextmanager
@@ -185,9 +192,12 @@ class Store:
         """
         return bool(self.put_many(fingerprint, {block: result}))
 
-    def put_many(self, fingerprint: str, results: Mapping[int, BlockResult]) -> tuple[int, ...]:
+    def put_many(
+        self, fingerprint: str, results: Mapping[int, BlockResult], *, made: Mapping[str, str] | None = None
+    ) -> tuple[int, ...]:
         """Store several blocks in one transaction, which costs little more than one; return those that were new.
 
+        ``made``: the versions of what made them, kept with these blocks whatever makes the others.
         A block that contradicts the stored one does not keep the others from being stored; the error comes afterwards.
         """
         packed = {
@@ -211,7 +221,7 @@ class Store:
                 except StoreError as error:
                     contradictions.append(error)
             new = [block for block in packed if block not in set(there)] if there else list(packed)
-            _insert(database, run, {block: packed[block] for block in new})
+            _insert(database, run, {block: packed[block] for block in new}, made=_database.made_by(database, made))
             for table in ("lease", "failure"):
                 database.executemany(
                     f"DELETE FROM {table} WHERE run = ? AND block = ?", [(run, block) for block in packed]
@@ -268,46 +278,90 @@ class Store:
                 ]
         return tuple(sorted(found, key=lambda one: (one.block, -1 if one.trial is None else one.trial)))
 
-    def done(self, fingerprint: str) -> set[int]:
-        """The indices of the blocks that are stored; empty for a run that is not known."""
+    def done(self, fingerprint: str, *, among: Iterable[int] | None = None) -> set[int]:
+        """The indices of the blocks that are stored, or of those ``among`` some; empty for a run that is not known."""
         with self._reading() as database:
-            rows = database.execute(
-                "SELECT block FROM block JOIN run ON run.id = run WHERE fingerprint = ?", (_fingerprint(fingerprint),)
-            )
-            return {row["block"] for row in rows}
+            known = "SELECT block FROM block JOIN run ON run.id = run WHERE fingerprint = ?"
+            if among is None:
+                return {row[0] for row in database.execute(known, (_fingerprint(fingerprint),))}
+            text = json.dumps([int(block) for block in among])
+            rows = database.execute(f"{known} AND block IN (SELECT value FROM json_each(?))", (fingerprint, text))
+            return {row[0] for row in rows}
 
-    def scores(self, fingerprint: str, *, below: int | None = None, blocks: Collection[int] | None = None) -> Trials:
-        """The stored trials in the order of the trial index; with ``below`` only those with a smaller index, with
-        ``blocks`` those of these blocks alone.
+    def scores(self, fingerprint: str, *, below: int | None = None, blocks: Iterable[int] | None = None) -> Trials:
+        """The stored trials in the order of the trial index; with ``below`` only those with a smaller index.
 
-        Every block's checksum is tested; a damaged block or a trial that is stored twice is an error.
+        Every block that is read has its checksum tested; a damaged block or a trial that is stored twice is an error.
+        With ``blocks`` only those are read. Time and devices are those of the blocks that were read.
         """
         limit = None if below is None else _validate.integer("below", below, at_least=0)
-        with self._reading() as database:
-            run = self._known(database, fingerprint)
-            rows = database.execute(f"SELECT {_PAYLOAD} FROM block WHERE run = ? ORDER BY block", (run,)).fetchall()
-        rows = [row for row in rows if blocks is None or row["block"] in blocks]
-        for row in rows:
-            self._check(fingerprint, row)
-        if len({row["columns"] for row in rows}) > 1:
-            raise StoreError(f"store {str(self.path)!r}: the blocks of run {fingerprint!r} have different columns")
-        trial, world, score, columns = _blob.unpack(rows)
-        order = np.argsort(trial, kind="stable")
-        trial = trial[order]
-        if (trial[1:] == trial[:-1]).any():
-            twice = int(trial[1:][trial[1:] == trial[:-1]][0])
-            raise StoreError(f"store {str(self.path)!r}: trial {twice} of run {fingerprint!r} is stored twice")
-        if limit is not None:
-            order = order[: np.searchsorted(trial, limit)]
-            trial = trial[: order.size]
+        parts: list[_blob.Arrays] = []
+        elapsed, devices = 0.0, set[str]()
+        for rows in self._pages(fingerprint, below=limit, blocks=blocks):
+            parts.append(_blob.unpack(rows))
+            elapsed += float(sum(row["elapsed"] for row in rows))
+            devices.update(row["device"] for row in rows)
+        trial, world, score, columns = _blob.join(parts or [_blob.unpack([])])
+        if not (trial[1:] > trial[:-1]).all():
+            order = np.argsort(trial, kind="stable")
+            trial, world, score = trial[order], world[order], score[order]
+            columns = {name: values[order] for name, values in columns.items()}
+            if (trial[1:] == trial[:-1]).any():
+                twice = int(trial[1:][trial[1:] == trial[:-1]][0])
+                raise StoreError(f"store {str(self.path)!r}: trial {twice} of run {fingerprint!r} is stored twice")
+        kept = slice(None if limit is None else int(np.searchsorted(trial, limit)))
         return Trials(
-            trial=trial,
-            world=world[order],
-            score=score[order],
-            columns={name: values[order] for name, values in columns.items()},
-            devices=tuple(sorted({row["device"] for row in rows})),
-            elapsed=float(sum(row["elapsed"] for row in rows)),
+            trial=trial[kept],
+            world=world[kept],
+            score=score[kept],
+            columns={name: values[kept] for name, values in columns.items()},
+            devices=tuple(sorted(devices)),
+            elapsed=elapsed,
         )
+
+    def parts(self, fingerprint: str, *, below: int) -> Iterator[Trials]:
+        """What :meth:`scores` gives, some thousand blocks at a time, in the order of their first trial."""
+        for rows in self._pages(fingerprint, below=_validate.integer("below", below, at_least=0)):
+            trial, world, score, columns = _blob.unpack(rows)
+            kept = trial < below
+            yield Trials(
+                trial=trial[kept],
+                world=world[kept],
+                score=score[kept],
+                columns={name: values[kept] for name, values in columns.items()},
+                devices=tuple(sorted({row["device"] for row in rows})),
+                elapsed=float(sum(row["elapsed"] for row in rows)),
+            )
+
+    def _pages(
+        self, fingerprint: str, *, below: int | None = None, blocks: Iterable[int] | None = None
+    ) -> Iterator[list[sqlite3.Row]]:
+        """The rows of blocks, checked, a page at a time; stored blocks never change, so nor does what is read."""
+        where, given = "run = ? AND (first, block) > (?, ?)", list[int | str]()
+        if below is not None:
+            where, given = f"{where} AND first < ?", [*given, below]
+        if blocks is not None:
+            where = f"{where} AND block IN (SELECT value FROM json_each(?))"
+            given = [*given, json.dumps([int(block) for block in blocks])]
+        last, columns = (-2, -1), None
+        while True:
+            with self._reading() as database:
+                run = self._known(database, fingerprint)
+                rows = database.execute(
+                    f"SELECT {_PAYLOAD}, first FROM block INDEXED BY block_first WHERE {where} ORDER BY first, block "
+                    f"LIMIT {_ROWS}",
+                    (run, *last, *given),
+                ).fetchall()
+            if not rows:
+                return
+            for row in rows:
+                self._check(fingerprint, row)
+                if row["columns"] != (columns := columns or row["columns"]):
+                    raise StoreError(
+                        f"store {str(self.path)!r}: the blocks of run {fingerprint!r} have different columns"
+                    )
+            yield rows
+            last = rows[-1]["first"], rows[-1]["block"]
 
     def verify(self) -> tuple[str, ...]:
         """All that is wrong with the file: SQLite's own check, then every block's checksum. Empty if all is well."""
@@ -333,24 +387,42 @@ class Store:
         """
         wanted = _validate.integer("limit", limit, at_least=1)
         expires = time.time() + _validate.positive("seconds", seconds)
+        owner, remaining = self._owner, iter(blocks)
         taken: list[int] = []
-        with self._writing(durable=False) as database:
-            run = self._known(database, fingerprint)
-            held = {row["block"] for row in leases(database, run) if row["owner"] == self._owner.name or is_held(row)}
-            for block in blocks:
-                if len(taken) == wanted:
-                    break
-                index = _validate.integer("block", block, at_least=0)
-                if index not in held and not _is_stored(database, run, index):
-                    taken.append(index)
-                    held.add(index)
-            owner = self._owner
-            database.executemany(
-                "INSERT OR REPLACE INTO lease (run, block, owner, host, pid, started, expires)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?)",
-                [(run, block, owner.name, owner.host, owner.pid, owner.started, expires) for block in taken],
-            )
+        while len(taken) < wanted:
+            # Nobody can write while this one does, so what may be long (many stored blocks) is looked through before.
+            candidates = self._free(fingerprint, remaining, wanted - len(taken))
+            if not candidates:
+                break
+            with self._writing(durable=False) as database:
+                run = self._known(database, fingerprint)
+                held = held_by_others(leases(database, run), owner)
+                free = (one for one in candidates if one not in held and not _is_stored(database, run, one))
+                now = list(itertools.islice(free, wanted - len(taken)))
+                database.executemany(
+                    "INSERT OR REPLACE INTO lease (run, block, owner, host, pid, started, expires)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?)",
+                    [(run, block, owner.name, owner.host, owner.pid, owner.started, expires) for block in now],
+                )
+            taken += now
         return tuple(taken)
+
+    def _free(self, fingerprint: str, blocks: Iterator[int], wanted: int) -> list[int]:
+        """The next blocks, about ``wanted``, that are neither stored nor held by anybody, this Store included."""
+        found: list[int] = []
+        with self._reading() as database:
+            rows = leases(database, self._known(database, fingerprint))
+            mine = {row["block"] for row in rows if row["owner"] == self._owner.name}
+            held = mine | held_by_others(rows, self._owner)
+            size = wanted + 16
+            while len(found) < wanted:
+                names = [_validate.integer("block", block, at_least=0) for block in itertools.islice(blocks, size)]
+                if not names:
+                    break
+                size = min(2 * size, _ROWS)
+                stored = self.done(fingerprint, among=names)
+                found += [one for one in dict.fromkeys(names) if one not in stored and one not in held]
+        return found
 
     def renew(self, fingerprint: str, *, seconds: float = LEASE_SECONDS) -> tuple[int, ...]:
         """A sign of life: extend this Store's leases on the run; return the blocks it still holds."""
@@ -396,6 +468,11 @@ class Store:
         """The connection, with SQLite's errors explained and one unchanging picture of the file."""
         with self._lock, _database.explained(self.path):
             self._same_process()
+            inside = self._database.in_transaction  # another reading of the same thread
+            if inside:
+                yield self._database
+                return
+            self._same_file()
             self._database.execute("BEGIN")
             try:
                 yield self._database
@@ -408,6 +485,7 @@ class Store:
         """The connection inside one transaction, committed at the end, and on the disk by then if ``durable``."""
         with self._lock, _database.explained(self.path):
             self._same_process()
+            self._same_file()
             _database.set_durable(self._database, durable)
             with _database.transaction(self._database):
                 yield self._database
@@ -416,6 +494,14 @@ class Store:
         """SQLite forbids to carry a connection into a forked process: its locks would not hold."""
         if os.getpid() != self._owner.pid:
             raise StoreError(f"store {str(self.path)!r} was opened in another process: open it anew in each process")
+
+    def _same_file(self) -> None:
+        """A file that was deleted can still be written to; all of it would be gone when this process ends."""
+        if _database.file_at(self.path) != self._file:
+            raise StoreError(
+                f"store {str(self.path)!r} was deleted, moved or replaced while it was in use: put the file back, or "
+                "run the same command again to start a new store; nothing more was written to the old one"
+            )
 
     def _known(self, database: sqlite3.Connection, fingerprint: str) -> int:
         """The row of a registered run."""
@@ -459,7 +545,7 @@ def _is_stored(database: sqlite3.Connection, run: int, block: int) -> bool:
     return database.execute("SELECT 1 FROM block WHERE run = ? AND block = ?", (run, block)).fetchone() is not None
 
 
-def _insert(database: sqlite3.Connection, run: int, packed: Mapping[int, _Packed]) -> None:
+def _insert(database: sqlite3.Connection, run: int, packed: Mapping[int, _Packed], *, made: int | None) -> None:
     """New rows for blocks."""
     now = time.time()
     rows = []
@@ -467,10 +553,10 @@ def _insert(database: sqlite3.Connection, run: int, packed: Mapping[int, _Packed
         reasons = {str(trial): why for trial, why in sorted(result.failures.items())}
         text = json.dumps(reasons) if reasons else None
         about = (run, block, int(result.trial.size), len(reasons), result.elapsed, result.device, now)
-        rows.append((*about, columns, text, checksum, payload))
+        rows.append((*about, columns, text, checksum, payload, int(result.trial.min()), made))
     database.executemany(
-        "INSERT INTO block (run, block, trials, failed, elapsed, device, created, columns, failures, checksum, payload)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO block (run, block, trials, failed, elapsed, device, created, columns, failures, checksum, payload,"
+        " first, made) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         rows,
     )
 
@@ -486,6 +572,10 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
     wanted = database.execute("SELECT coalesce(max(wanted), 0) FROM member WHERE run = ?", (run,)).fetchone()[0]
     devices = database.execute("SELECT DISTINCT device FROM block WHERE run = ? ORDER BY device", (run,)).fetchall()
     failed = database.execute("SELECT count(*) FROM failure WHERE run = ?", (run,)).fetchone()[0]
+    made = database.execute(
+        "SELECT versions, count(*) AS blocks FROM block JOIN made ON made.id = made WHERE run = ? GROUP BY made.id",
+        (run,),
+    ).fetchall()
     return Run(
         fingerprint=row["fingerprint"],
         description=_database.table(row["description"]),
@@ -497,4 +587,5 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
         failed_trials=counts["failed"],
         elapsed=counts["elapsed"],
         devices=tuple(device["device"] for device in devices),
+        made=tuple((_database.table(row["versions"]), row["blocks"]) for row in made),
     )

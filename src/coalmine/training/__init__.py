@@ -1,10 +1,11 @@
 """DP-SGD for a whole stack of models at once, on torch, NumPy and SciPy alone. What is listed here is public."""
 
-from coalmine.training.backends import precision
+from coalmine.training.backends import hardware, precision
 from coalmine.training.canary import (
     AdaptiveExample,
     AdaptiveGradient,
     Canary,
+    ChosenExample,
     ExampleCanary,
     GradientCanary,
     GradientRows,
@@ -44,6 +45,7 @@ __all__ = [
     "AlikeRows",
     "BernauCnn",
     "Canary",
+    "ChosenExample",
     "Conv2d",
     "Dataset",
     "Embedding",
@@ -81,6 +83,7 @@ __all__ = [
     "clipped_sums",
     "device_named",
     "glorot",
+    "hardware",
     "log_mixture",
     "log_ratio",
     "losses",

@@ -37,6 +37,17 @@ def compiled(*, device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype == torch.float32
 
 
+def hardware(device: str) -> str:
+    """What shapes the bits of a result beside the precision: a processor's instruction set, a GPU's name.
+
+    >>> hardware("cpu") in ("DEFAULT", "NO AVX", "AVX2", "AVX512", "SVE256", "ZVECTOR", "VSX")
+    True
+    """
+    if torch.device(device).type == "cpu":
+        return str(torch.backends.cpu.get_cpu_capability())
+    return str(torch.cuda.get_device_name(torch.device(device)))
+
+
 def precision(name: str, *, device: str) -> str:
     """The name of a precision, with ``compiled`` where compiled kernels may have shaped the numbers.
 

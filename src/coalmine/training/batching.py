@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -51,10 +52,16 @@ def width(config: TrainingConfig, *, rows: int, example_floats: int) -> int:
     limit = int(np.clip(_PASS_FLOATS // example_floats // 32 * 32, 32, MAX_WIDTH))
     rate = config.rate(rows)
     if config.sampling is Sampling.POISSON and 0.0 < rate < 1.0:
-        size = int(stats.binom.isf(1e-6, rows, rate)) + 1
+        size = _poisson_size(rows, rate)
     else:
         size = int(np.ceil(config.expected_batch(rows))) + 1
     return min(padded(size), limit)
+
+
+@functools.lru_cache(maxsize=64)
+def _poisson_size(rows: int, rate: float) -> int:
+    """Asked at every step by those who look at single rows, and slow."""
+    return int(stats.binom.isf(1e-6, rows, rate)) + 1
 
 
 class Table:

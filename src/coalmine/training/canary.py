@@ -138,6 +138,38 @@ class AdaptiveExample(_Adaptive, abc.ABC):
         """Inputs ``[S, k, features...]`` and labels ``[S, k]`` for this step (tensors or arrays)."""
 
 
+class ChosenExample(AdaptiveExample, abc.ABC):
+    """Chooses each step, for every model of the stack, one of m examples that are known beforehand.
+
+    The examples stand in the table of rows like any other, so a step costs what it costs with a fixed example.
+    """
+
+    def __init__(self, x: ArrayLike, y: ArrayLike) -> None:
+        """``x``: inputs ``[m, features...]``; ``y``: their labels ``[m]``."""
+        fixed = ExampleCanary(x, np.atleast_1d(y))
+        self.x, self.y = fixed.x, fixed.y
+
+    @abc.abstractmethod
+    def choose(self, state: StackState) -> NDArray[np.int64]:
+        """The place of the chosen example for each model, ``[S]``."""
+
+    def places(self, state: StackState) -> NDArray[np.int64]:
+        """What was chosen, checked."""
+        places = np.asarray(self.choose(state))
+        fits = places.shape == state.trials.shape and places.dtype.kind in "iu"
+        if not fits or not ((places >= 0) & (places < self.y.size)).all():
+            raise InvalidInputError(
+                f"the canary chose {places}: expected the place, 0 to {self.y.size - 1}, of an example for each of the "
+                f"{state.trials.size} models"
+            )
+        return places
+
+    def examples(self, state: StackState) -> tuple[Any, Any]:
+        """As :class:`AdaptiveExample` says."""
+        places = self.places(state)
+        return self.x[places][:, None], self.y[places][:, None]
+
+
 class AdaptiveGradient(_Adaptive, abc.ABC):
     """Chooses the canary's gradient anew each step, for every model of the stack."""
 
@@ -181,9 +213,10 @@ class Neighbours:
             raise _validate.reject("replaced", rows, f"{copies} different rows of the base data, one for each copy")
         if not isinstance(base, Dataset) and isinstance(canary, ExampleCanary | AdaptiveExample):
             raise InvalidInputError("canary is an example: expected a gradient where the base data has no examples")
-        if isinstance(base, Dataset) and isinstance(canary, ExampleCanary) and canary.x.shape[1:] != base.shape:
+        known = canary if isinstance(canary, ExampleCanary | ChosenExample) else None
+        if isinstance(base, Dataset) and known is not None and known.x.shape[1:] != base.shape:
             raise InvalidInputError(
-                f"canary x has rows of shape {canary.x.shape[1:]}: expected {base.shape}, as in the base data"
+                f"canary x has rows of shape {known.x.shape[1:]}: expected {base.shape}, as in the base data"
             )
         assign(self, relation=relation, replaced=tuple(int(row) for row in rows))
 
@@ -195,12 +228,13 @@ class Neighbours:
     def all_rows(self) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Copies of every row that a step can draw, flat, and its label: the base rows, then the canary's examples.
 
-        Those of an adaptive canary are zeros, to be written over.
+        For a chosen example these are all it may choose; those of any other adaptive canary are zeros, to be written
+        over.
         """
         assert isinstance(self.base, Dataset)
         x, y = [self.base.x.reshape(self.base.rows, -1)], [self.base.y]
-        if isinstance(self.canary, ExampleCanary):
-            x, y = [*x, self.canary.x.reshape(self.copies, -1)], [*y, self.canary.y]
+        if isinstance(self.canary, ExampleCanary | ChosenExample):
+            x, y = [*x, self.canary.x.reshape(self.canary.y.size, -1)], [*y, self.canary.y]
         elif isinstance(self.canary, AdaptiveExample):
             x, y = [*x, np.zeros_like(x[0][:1]).repeat(self.copies, 0)], [*y, np.zeros(self.copies, dtype=np.int64)]
         return np.concatenate(x), np.concatenate(y)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coalmine.training.backends import numba_kernels as kernels
 from coalmine.training.batching import width
-from coalmine.training.canary import AdaptiveExample, Neighbours, StackState
+from coalmine.training.canary import AdaptiveExample, ChosenExample, Neighbours, StackState
 from coalmine.training.data import Dataset
 from coalmine.training.job import Job
 from coalmine.training.layers import Activation, Linear, Part
@@ -23,16 +23,16 @@ from coalmine.training.sums import Vectors
 
 def fits(job: Job) -> bool:
     """Whether these kernels can do the steps of this training: linear layers with biases, activations between them,
-    rows of features, worlds that need not be kept apart, and a canary whose examples do not change.
+    rows of features, worlds that need not be kept apart, and a canary whose examples are known beforehand.
     """
     layers, base = job.network.layers(), job.neighbours.base
     kinds = [Linear, Activation] * (len(layers) // 2) + [Linear]
     perceptron = len(layers) == len(kinds) and all(map(isinstance, layers, kinds))
     biased = all(layer.bias for layer in layers if isinstance(layer, Linear))
     features = isinstance(base, Dataset) and len(base.shape) == 1
-    return (
-        perceptron and biased and features and not job.paired and not isinstance(job.neighbours.canary, AdaptiveExample)
-    )
+    canary = job.neighbours.canary
+    known = isinstance(canary, ChosenExample) or not isinstance(canary, AdaptiveExample)
+    return perceptron and biased and features and not job.paired and known
 
 
 def _aligned(*shape: int) -> NDArray[np.float32]:
@@ -59,10 +59,15 @@ class CompiledTable:
 class CompiledSums:
     """Clipped sums of a stack of perceptrons: one call a step."""
 
-    def __init__(self, job: Job, vectors: Vectors, table: CompiledTable) -> None:
-        self._vectors, self._table = vectors, table
-        self._width = width(job.config, rows=job.rows, example_floats=example_floats(job.network))
-        self._clip, self._weight = np.float32(job.config.clip), np.float32(1.0 / job.batch)
+    def __init__(
+        self, job: Job, vectors: Vectors, table: CompiledTable, *, divisor: float | None = None, rows: int | None = None
+    ) -> None:
+        """``divisor`` of the sums and ``rows`` in one pass, if not those of the training's batches."""
+        self._vectors, self._table, self._rows = vectors, table, job.rows
+        canary = job.neighbours.canary
+        self._canary = canary if isinstance(canary, ChosenExample) else None
+        self._width = rows or width(job.config, rows=job.rows, example_floats=example_floats(job.network))
+        self._clip, self._weight = np.float32(job.config.clip), np.float32(1.0 / (divisor or job.batch))
         self._plan, size = _plan(job.network.layers(), rows=self._width + kernels.ROWS)
         self._work = _aligned(size)
         self._drawn = np.zeros((vectors.models, 0), dtype=np.int64)
@@ -76,6 +81,9 @@ class CompiledSums:
         for position, rows in enumerate(drawn):
             self._drawn[position, : rows.size] = rows
             self._counts[position] = rows.size
+        if self._canary is not None:
+            for line, rows, place in zip(self._drawn, drawn, self._canary.places(state), strict=True):
+                line[: rows.size][rows == self._rows] += place
         table, vectors = self._table, self._vectors
         kernels.add_clipped_sums(
             *(row_storage(vectors.parameters), row_storage(vectors.gradient), self._drawn, self._counts),

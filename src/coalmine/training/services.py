@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from coalmine.roles import Queries
+from coalmine.training import backends, compiled
 from coalmine.training.batching import FullBatcher, Table, width
-from coalmine.training.canary import Neighbours
+from coalmine.training.canary import Neighbours, StackState
 from coalmine.training.clipping import ClosedForm, parameter_views
 from coalmine.training.config import TrainingConfig
 from coalmine.training.data import Dataset
+from coalmine.training.job import Job
 from coalmine.training.models import BlackBox
 from coalmine.training.modules import PerExample, make_engine
 from coalmine.training.networks import Network, example_floats, takes_tokens
 from coalmine.training.products import padded
+from coalmine.training.sums import Vectors
 
 _ROWS_AT_ONCE = 64  # of a whole stack of models, which on a GPU is thousands
 
@@ -72,15 +76,25 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
     tensor(1.4142)
     """
     device, dtype = parameters.device, parameters.dtype
-    engine = make_engine(network, device=device, dtype=dtype)
     neighbours = Neighbours(dataset)
-    table = Table(neighbours, classes=network.classes, tokens=takes_tokens(network), device=device, dtype=dtype)
-    rows = width(config, rows=dataset.rows, example_floats=example_floats(network))
-    worlds = np.zeros(parameters.shape[0], dtype=np.int64)
     # Every model's vector starts on a cache line, as in the trainer: then its place does not touch its last bits.
     models, size = parameters.shape
+    worlds = np.zeros(models, dtype=np.int64)
     room = torch.zeros((2, models, padded(size)), dtype=dtype, device=device)
     room[0, :, :size] = parameters
+    # A batch size that is larger than this data set is no matter here.
+    rows = width(
+        config, rows=max(dataset.rows, math.ceil(config.batch_size or 0)), example_floats=example_floats(network)
+    )
+    job = Job(network, neighbours, config, "", device)
+    if compiled.fits(job) and backends.compiled(device=device, dtype=dtype):
+        vectors = Vectors(room[0, :, :size], room[1, :, :size], worlds, models)
+        sums = compiled.CompiledSums(job, vectors, compiled.CompiledTable(neighbours), divisor=1.0, rows=rows)
+        sums([np.arange(dataset.rows)] * models, StackState(worlds, 1, vectors.parameters, None))
+        return vectors.gradient
+    hashable: Any = network  # a frozen dataclass
+    engine = _engine(hashable, str(device), dtype)
+    table = Table(neighbours, classes=network.classes, tokens=takes_tokens(network), device=device, dtype=dtype)
     views, out = (parameter_views(side[:, :size], engine.layers) for side in room)
     batches = FullBatcher(table, neighbours, worlds=worlds, width=rows, divisor=1.0)
     with torch.no_grad():

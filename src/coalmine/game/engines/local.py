@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import loky
+import psutil
 
+from coalmine.game.engines.inline import InlineEngine
 from coalmine.game.play import TROUBLE
-from coalmine.game.task import Task, WorkersDiedError
+from coalmine.game.task import Task, WorkersDiedError, play_in_stacks
 from coalmine.store import BlockResult
+
+_WATCH_SECONDS = 0.5
 
 
 class LocalEngine:
@@ -26,12 +33,20 @@ class LocalEngine:
 
     A process takes seconds to load what it needs, so several tasks in a row should share them. Tasks travel by value
     (cloudpickle), so lambdas, bound methods and functions of a notebook work. After an error the processes are not used
-    again: whoever opened the engine leaves the ``with`` block, which ends them.
+    again: whoever opened the engine leaves the ``with`` block, which ends them, and whatever they have started.
+
+    With ``apart`` every task is played in a worker, also where this process would do.
     """
 
-    def __init__(self, workers: int) -> None:
+    aim_seconds = 2.0
+    stacks = 1
+
+    def __init__(self, workers: int, *, apart: bool = False) -> None:
         self.workers = workers
+        self._apart = apart
         self._executor: Any = None
+        self._notes: Path | None = None
+        self._closed = threading.Event()
         self._task: Task | None = None
         self._number = 0
         self._sealed = b""
@@ -41,16 +56,19 @@ class LocalEngine:
         """One on a GPU, else as many as there are workers."""
         return self.workers if task.device == "cpu" else 1
 
+    def status(self) -> str:
+        """Nothing to say: it is this machine."""
+        return ""
+
     def submit(self, task: Task, blocks: Sequence[int]) -> Future[list[BlockResult]]:
         """Play these blocks, here or in a worker."""
+        if not (self._apart or task.separate) and (task.device != "cpu" or self.workers == 1):
+            return InlineEngine().submit(task, blocks)
         future: Future[list[BlockResult]] = Future()
         try:
-            if task.device != "cpu" or (self.workers == 1 and not task.separate):
-                future.set_result(task.play(blocks))
-            else:
-                self._send(task, blocks).add_done_callback(lambda answer: self._deliver(task, answer, future))
+            self._send(task, blocks).add_done_callback(lambda answer: self._deliver(task, answer, future))
         except BrokenProcessPool:
-            future.set_exception(_died(task))
+            future.set_exception(self._died(task))
         except TROUBLE as error:
             future.set_exception(error)
         return future
@@ -58,12 +76,7 @@ class LocalEngine:
     def _send(self, task: Task, blocks: Sequence[int]) -> Future[_Answer]:
         """To a worker. The task goes along until every worker is known to hold it."""
         if self._executor is None:
-            if hasattr(signal, "pthread_sigmask"):
-                # Started by the first worker it would let Ctrl-C through again, to workers that are not ready for it.
-                resource_tracker.ensure_running()
-            self._executor = loky.ProcessPoolExecutor(
-                self.workers, context=loky.backend.get_context("loky"), initializer=_prepare, initargs=(os.getpid(),)
-            )
+            self._start()
         if task is not self._task:
             self._task, self._number, self._sealed = task, self._number + 1, cloudpickle.dumps(task)
             self._holders = set()
@@ -71,6 +84,29 @@ class LocalEngine:
         with _interrupts_later():  # the first call starts the processes
             answer: Future[_Answer] = self._executor.submit(_play, self._number, sealed, tuple(blocks))
         return answer
+
+    def _start(self) -> None:
+        """The processes, a folder in which they leave notes, and a thread that looks after what they have started."""
+        if hasattr(signal, "pthread_sigmask"):
+            # Started by the first worker it would let Ctrl-C through again, to workers that are not ready for it.
+            resource_tracker.ensure_running()
+        self._notes = Path(tempfile.mkdtemp(prefix="coalmine-"))
+        self._executor = loky.ProcessPoolExecutor(
+            self.workers,
+            context=loky.backend.get_context("loky"),
+            initializer=_prepare,
+            initargs=(os.getpid(), self._notes),
+        )
+        threading.Thread(target=self._watch, daemon=True, name="coalmine-workers").start()
+
+    def _watch(self) -> None:
+        """End what a dead worker has left behind: a child of its own keeps its pipes open, as if it still lived."""
+        ended: set[int] = set()
+        while not self._closed.wait(_WATCH_SECONDS):
+            for worker in _workers(self._notes):
+                if worker not in ended and _is_dead(worker):
+                    ended.add(worker)
+                    _end_group(worker)
 
     def _deliver(self, task: Task, answer: Future[_Answer], future: Future[list[BlockResult]]) -> None:
         """What a worker found, or why it did not."""
@@ -80,27 +116,59 @@ class LocalEngine:
             self._holders.add(worker)
             future.set_result(results)
         else:
-            future.set_exception(_died(task) if isinstance(error, BrokenProcessPool) else error)
+            future.set_exception(self._died(task) if isinstance(error, BrokenProcessPool) else error)
+
+    def _died(self, task: Task) -> WorkersDiedError:
+        reason = self._notes and task.post_mortem(self._notes)
+        reason = reason or "a worker process ended without a word (killed, crashed, or out of memory?)"
+        return WorkersDiedError(
+            f"{reason}; all finished blocks are stored, and running the same audit again goes on from there"
+        )
 
     def __enter__(self) -> LocalEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._executor is not None:
-            self._executor.shutdown(wait=True, kill_workers=True)
+        if self._executor is None:
+            return
+        self._closed.set()
+        workers = _workers(self._notes)
+        self._executor.shutdown(wait=False, kill_workers=True)
+        for worker in workers:
+            _end_group(worker)
+        self._executor.shutdown(wait=True, kill_workers=True)
+        assert self._notes is not None
+        shutil.rmtree(self._notes, ignore_errors=True)
 
 
 _Answer = tuple[int, list[BlockResult]]
 """The process that played, and what it found."""
 _held: tuple[int, Task] | None = None
 """In a worker: the task that it played last, and its number."""
+_here: Path | None = None
+"""In a worker: the folder for notes."""
 
 
-def _died(task: Task) -> WorkersDiedError:
-    reason = task.post_mortem() or "a worker process ended without a word (killed, crashed, or out of memory?)"
-    return WorkersDiedError(
-        f"{reason}; all finished blocks are stored, and running the same audit again goes on from there"
-    )
+def _workers(notes: Path | None) -> list[int]:
+    """The processes that have begun to work."""
+    try:
+        return [] if notes is None else [int(path.suffix[1:]) for path in notes.glob("worker.*")]
+    except OSError:
+        return []
+
+
+def _is_dead(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _end_group(worker: int) -> None:
+    """End a worker and all that it has started; a worker leads a process group of its own."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -116,16 +184,26 @@ def _interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _prepare(parent: int) -> None:
-    """Make a worker ready: it ends with the process that started it, and on Ctrl-C at once."""
-    # On a terminal Ctrl-C goes to all processes: the parent says what happened, a worker has nothing to add.
-    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+def _prepare(parent: int, notes: Path) -> None:
+    """Make a worker ready: it ends with the process that started it, on Ctrl-C at once, and prints to stderr alone."""
+    global _here
+    _here = notes
+    os.dup2(2, 1)  # stdout belongs to the result: a training that prints must not get between
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)  # a group of its own: what it starts can be found, and ends with it
+    (notes / f"worker.{os.getpid()}").touch()
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background ignores it, and so do we then
+        # On a terminal Ctrl-C goes to all processes: the parent says what happened, a worker has nothing to add.
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(0.5)
+            time.sleep(_WATCH_SECONDS)
+        shutil.rmtree(notes, ignore_errors=True)
+        if hasattr(os, "killpg"):
+            os.killpg(0, signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="coalmine-parent").start()
@@ -137,4 +215,4 @@ def _play(number: int, sealed: bytes, blocks: tuple[int, ...]) -> _Answer:
     if sealed and (_held is None or _held[0] != number):
         _held = (number, cloudpickle.loads(sealed))
     assert _held is not None and _held[0] == number  # noqa: PT018
-    return os.getpid(), _held[1].play(blocks)
+    return os.getpid(), play_in_stacks(_held[1], blocks, notes=_here)

@@ -32,7 +32,7 @@ class Bench:
         """Bring one adversary of an audit to its number of trials."""
         game = game_of(setting, section, trials=section.trials or setting.config.audit.trials)
         game.register(self.store)
-        trials = game.play(self.store, engine=self.engine, device=self.how.device, watcher=self.watcher)
+        trials = game.play(self.store, engine=self.engine, device=self.how.devices[0], watcher=self.watcher)
         return Evidence(run=game.run, attack=game.facts, trials=trials, wanted=game.trials)
 
 

@@ -1,0 +1,216 @@
+"""`crafted-row`, `crafted-row-steps`, `adaptive-row`, `crafted-gradient`: the strongest attack that each view allows.
+
+The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversaries.crafters.rows`), and the score is
+the best test that the view has: the loss of the final model, or the whitened log-likelihood ratio of every step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coalmine import _validate
+from coalmine.adversaries.attack import Attack, Scene, ThreatModel
+from coalmine.adversaries.crafters import rows
+from coalmine.adversaries.distinguishers.final import Loss
+from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
+from coalmine.errors import InvalidInputError
+from coalmine.training import ChosenExample, ExampleCanary, GradientCanary, Neighbours, StackState
+
+_SOURCE = "the row by its signal against the covariance of the other rows' gradients"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CraftedRow:
+    """A row chosen for what it can prove; the score is minus its loss at the final model.
+
+    Rows along the least varying direction of the inputs, ``norms`` times as long as the mean row, and a blank row are
+    tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each.
+    """
+
+    norms: tuple[float, ...] = (1.0, 2.5, 5.0)
+    labels: int = 2
+    shadows: int = 2
+
+    threat: ClassVar[ThreatModel] = ThreatModel(
+        view=Loss.view,
+        access="black box (its loss at one point)",
+        modification="malicious sample",
+        dataset="not modified",
+        summary="Adds the row that stands out most from the others and asks the final model for its loss there.",
+        paper=f"jagielski-2020, Algorithm 4, and {_SOURCE}",
+        adds="chooses the row that the worlds differ in",
+    )
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.norms, (list, tuple)) or not 1 <= len(self.norms) <= 100:
+            raise InvalidInputError(
+                f"norms = {self.norms!r} is not allowed: expected a list of 1 to 100 numbers above 0"
+            )
+        object.__setattr__(self, "norms", tuple(_validate.positive("norms", norm) for norm in self.norms))
+        _validate.integer("labels", self.labels, at_least=1, at_most=1000)
+        _validate.integer("shadows", self.shadows, at_least=1, at_most=10_000)
+
+    def found(self, scene: Scene) -> rows.Found:
+        """The candidates, strongest first."""
+        return rows.strongest(scene, norms=self.norms, labels=self.labels, shadows=self.shadows)
+
+    def craft(self, scene: Scene) -> Attack:
+        """Choose the row; world 1 has it on top of the data."""
+        best = self.found(scene).rows[0]
+        return Attack(
+            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y)),
+            distinguisher=Loss(best.x[None], [best.y]),
+            notes=(_words(best),),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CraftedRowSteps(CraftedRow):
+    """The same row; the score is the whitened log-likelihood ratio of all steps.
+
+    What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), the gradient
+    of the row at every ``refresh``-th: both change slowly.
+    """
+
+    every: int | None = None
+    refresh: int = 5
+
+    threat: ClassVar[ThreatModel] = ThreatModel(
+        view=WhitenedRatio.view,
+        access="intermediate models",
+        modification="malicious sample",
+        dataset="not modified",
+        summary="Adds the row that stands out most from the others and looks for its gradient in every step.",
+        paper=f"nasr-2021, Section IV-C; {_SOURCE}",
+        adds="sees the model after every step",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every is not None:
+            _validate.integer("every", self.every, at_least=1)
+        _validate.integer("refresh", self.refresh, at_least=1)
+
+    def craft(self, scene: Scene) -> Attack:
+        """Choose the row; world 1 has it on top of the data."""
+        found = self.found(scene)
+        best = found.rows[0]
+        return Attack(
+            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y)),
+            distinguisher=self._ratio(scene, found, found.rows[:1]),
+            notes=(_words(best), *self._notes(scene)),
+        )
+
+    def _every(self, scene: Scene) -> int:
+        return self.every if self.every is not None else max(1, math.ceil(1.0 / max(scene.sample_rate, 1e-9)))
+
+    def _notes(self, scene: Scene) -> tuple[str, ...]:
+        return (f"what the other rows add in the mean is computed at every {self._every(scene)}th model",)
+
+    def _ratio(self, scene: Scene, found: rows.Found, canary: Any) -> WhitenedRatio:
+        """The test of every step, for rows or for a gradient."""
+        if not isinstance(canary, np.ndarray):
+            canary = self._candidates(scene, found, canary)
+        return WhitenedRatio(
+            canary,
+            base=scene.base,
+            network=scene.network,
+            training=scene.training,
+            background=found.background,
+            every=self._every(scene),
+            refresh=self.refresh,
+        )
+
+    def _candidates(self, scene: Scene, found: rows.Found, chosen: Any) -> rows.Candidates:
+        return rows.Candidates(chosen, network=scene.network, training=scene.training, background=found.background)
+
+
+class BestRow(ChosenExample):
+    """For each model the candidate whose gradient stands out most, chosen anew at every ``refresh``-th step."""
+
+    def __init__(self, candidates: rows.Candidates, *, refresh: int) -> None:
+        super().__init__(np.stack([row.x for row in candidates.rows]), [row.y for row in candidates.rows])
+        self._candidates, self._refresh = candidates, refresh
+        self._places: NDArray[np.int64] | None = None
+
+    def start(self, trials: NDArray[np.int64]) -> None:
+        """Forget the stack before."""
+        self._places = None
+
+    def choose(self, state: StackState) -> NDArray[np.int64]:
+        """The strongest row for each model, ``[S]``."""
+        if self._places is None or (state.step - 1) % self._refresh == 0:
+            self._places = self._candidates.gradients(state.parameters)[1].cpu().numpy()
+        return self._places
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaptiveRow(CraftedRowSteps):
+    """Of the ``candidates`` strongest rows the best for the model as it is, anew at every ``refresh``-th step."""
+
+    candidates: int = 3
+
+    threat: ClassVar[ThreatModel] = ThreatModel(
+        view=WhitenedRatio.view,
+        access="intermediate models",
+        modification="adaptive sample",
+        dataset="not modified",
+        summary="Adds at each step the row that stands out most then, and looks for its gradient in every step.",
+        paper=f"nasr-2021, Section IV-D; {_SOURCE}",
+        adds="chooses the row anew at every step",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.integer("candidates", self.candidates, at_least=1, at_most=1000)
+
+    def craft(self, scene: Scene) -> Attack:
+        """Prepare the candidates; each model gets its own at each step."""
+        found = self.found(scene)
+        chosen = found.rows[: self.candidates]
+        return Attack(
+            neighbours=Neighbours(
+                scene.base, canary=BestRow(self._candidates(scene, found, chosen), refresh=self.refresh)
+            ),
+            distinguisher=self._ratio(scene, found, chosen),
+            notes=(
+                f"every {self.refresh} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
+                *self._notes(scene),
+            ),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CraftedGradient(CraftedRowSteps):
+    """A gradient of length C in a direction that the other rows' gradients do not touch at shadow models."""
+
+    threat: ClassVar[ThreatModel] = ThreatModel(
+        view=WhitenedRatio.view,
+        access="intermediate models",
+        modification="malicious gradient",
+        dataset="not modified",
+        summary="Adds a gradient of its own where the other rows have none, and looks for it in every step.",
+        paper="nasr-2021, Section IV-E; the direction by the other rows' gradients at shadow models",
+        adds="gives a gradient instead of a row",
+    )
+
+    def craft(self, scene: Scene) -> Attack:
+        """Find the direction; world 1 has the gradient on top of the others."""
+        found = self.found(scene)
+        gradient = scene.training.clip * found.untouched
+        return Attack(
+            neighbours=Neighbours(scene.base, canary=GradientCanary(gradient)),
+            distinguisher=self._ratio(scene, found, gradient),
+            notes=("the gradient is orthogonal to those of the other rows at shadow models", *self._notes(scene)),
+        )
+
+
+def _words(row: rows.Row) -> str:
+    return (
+        f"the row is {row.words}, label {row.y}; at shadow models its gradient has d² = {row.strength:.3g} when drawn"
+    )

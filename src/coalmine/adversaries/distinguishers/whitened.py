@@ -1,0 +1,83 @@
+"""The log-likelihood ratio of a known row or gradient, step by step, against noise and the other rows' unknown batch.
+
+Given the model before a step, G = Σ_i∈batch g_i + b·g + σC·Z, where g is the canary's clipped gradient and b says
+whether it was drawn. With the others' part taken as normal with mean m and covariance Σ − σ²C²·I (see
+:mod:`coalmine.adversaries.crafters.rows`), the ratio of the densities with and without the canary is
+
+    LLR = ln((1 − q) + q·exp(wᵀ(G − m) − ½·wᵀg)),     w = Σ⁻¹ g,
+
+and the steps add up. With full batches the others' part is m itself, and the ratio is exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coalmine.adversaries.crafters.rows import Background, Candidates
+from coalmine.roles import Distinguisher, Iterate, View
+from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, log_mixture
+
+
+class WhitenedRatio(Distinguisher):
+    """Σ over steps of the log-likelihood ratio of the canary, whitened by the background.
+
+    The adversary knows the base data and sees every model, so it knows g and m = q·Σ_i clip_C(∇ℓ_i): g is computed at
+    every ``refresh``-th model, m at every ``every``-th. The background's directions are those of shadow models.
+    """
+
+    view = View.ALL_ITERATES
+
+    def __init__(
+        self,
+        canary: Candidates | NDArray[np.float64],
+        *,
+        base: Dataset,
+        network: Network,
+        training: TrainingConfig,
+        background: Background,
+        every: int,
+        refresh: int = 1,
+    ) -> None:
+        """``canary``: rows, of which the best counts at each model, or the clipped gradient itself."""
+        self._canary, self._base, self._network, self._training = canary, base, network, training
+        self._background, self._every, self._refresh = background, every, refresh
+        self._batch = training.expected_batch(base.rows)
+        self._rate = training.rate(base.rows)
+        self.start(np.zeros(0, dtype=np.int64))
+
+    def start(self, trials: NDArray[np.int64]) -> None:
+        """Forget the stack before."""
+        self._mean: Tensor | None = None
+        self._white: Tensor | None = None
+        self._half: Tensor | None = None
+        self._total = np.zeros(len(trials))
+
+    def observe(self, iterate: Iterate) -> None:
+        """One more step."""
+        models: Tensor = iterate.previous
+        if self._mean is None or (iterate.step - 1) % self._every == 0:
+            sums = clipped_sums(self._network, models, dataset=self._base, config=self._training)
+            self._mean = self._rate * sums.double()
+        if self._white is None or (isinstance(self._canary, Candidates) and (iterate.step - 1) % self._refresh == 0):
+            self._white, self._half = self._test(models)
+        rest = iterate.private_gradient.double() * self._batch - self._mean
+        exponents = ((self._white * rest).sum(1) - self._half).cpu().numpy()
+        self._total += log_mixture(exponents, sample_rate=self._rate)
+
+    def _test(self, models: Tensor) -> tuple[Tensor, Tensor]:
+        """w and ½·wᵀg for every model."""
+        if isinstance(self._canary, Candidates):
+            gradient, _ = self._canary.gradients(models)
+        else:
+            gradient = torch.as_tensor(self._canary, device=models.device)[None]
+        white = self._background.whiten(gradient)
+        return white, 0.5 * (white * gradient).sum(1)
+
+    def finish(self, models: Any) -> NDArray[np.float64]:
+        """Scores of the stack."""
+        return self._total.copy()

@@ -1,0 +1,381 @@
+"""Crafted rows and gradients: their strength, the whitened ratio and the choice, each against a dense formula."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from coalmine import data
+from coalmine.adversaries import Scene, adversary
+from coalmine.adversaries.crafted import BestRow
+from coalmine.adversaries.crafters import rows
+from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.roles import Observer, View
+from coalmine.training import (
+    Dataset,
+    Embedding,
+    ExampleCanary,
+    Flatten,
+    FromModule,
+    GivenWeights,
+    Glorot,
+    GradientCanary,
+    Linear,
+    LogisticRegression,
+    Mlp,
+    NasrCnn,
+    Neighbours,
+    Sequential,
+    TrainingConfig,
+    train,
+)
+
+CRAFTED = ("crafted-row", "crafted-row-steps", "adaptive-row", "crafted-gradient")
+CLIP, SIGMA, RATE = 0.8, 0.6, 0.3
+FEATURES, CLASSES = 5, 3
+NETWORK = LogisticRegression(FEATURES, classes=CLASSES)
+PARAMETERS = (FEATURES + 1) * CLASSES
+
+
+def config(**changes):
+    settings = {"steps": 8, "clip": CLIP, "noise_multiplier": SIGMA, "learning_rate": 0.5, "sample_rate": RATE}
+    return TrainingConfig(**{**settings, "initialization": Glorot(scale=0.0), "dtype": "float64", **changes})
+
+
+def small(count=24, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    base = Dataset(rng.normal(size=(count, FEATURES)), rng.integers(0, CLASSES, size=count))
+    return Scene(base=base, classes=CLASSES, network=NETWORK, training=config(**changes))
+
+
+def clipped(model, x, y):
+    """clip_C(∇ℓ) of softmax regression by hand: (p − e_y) xᵀ, then the biases' p − e_y."""
+    model, x = np.asarray(model, dtype=np.float64), np.asarray(x, dtype=np.float64)
+    weights, biases = model[: FEATURES * CLASSES].reshape(CLASSES, FEATURES), model[FEATURES * CLASSES :]
+    logits = weights @ x + biases
+    error = np.exp(logits - logits.max())
+    error = error / error.sum() - np.eye(CLASSES)[y]
+    gradient = np.concatenate([np.outer(error, x).ravel(), error])
+    return gradient / max(1.0, np.linalg.norm(gradient) / CLIP)
+
+
+def all_clipped(model, base):
+    return np.stack([clipped(model, x, y) for x, y in zip(base.x, base.y, strict=True)])
+
+
+def covariance(model, base, *, rate=RATE):
+    """σ²C²·I + q(1 − q)·Σ g gᵀ, as a matrix."""
+    others = all_clipped(model, base)
+    return (SIGMA * CLIP) ** 2 * np.eye(PARAMETERS) + rate * (1 - rate) * others.T @ others
+
+
+def judge_of(given):
+    return rows._Judge(given.base, given.network, given.training, np.random.default_rng(0))
+
+
+def random_models(count=3, scale=0.7):
+    generator = torch.Generator().manual_seed(4)
+    return scale * torch.randn(count, PARAMETERS, generator=generator, dtype=torch.float64)
+
+
+# ---- the formulas
+
+
+def test_the_strength_by_woodbury_is_that_of_the_dense_formula():
+    given, models = small(), random_models()
+    x, y = np.array([3.0, -1.0, 0.5, 0.0, 2.0]), 1
+    dense = []
+    for model in models:
+        g = clipped(model, x, y)
+        dense.append(g @ np.linalg.solve(covariance(model, given.base), g))
+    assert judge_of(given).strength(models, x, y) == pytest.approx(np.mean(dense), rel=1e-10)
+
+
+def test_a_background_with_all_directions_whitens_like_the_inverse():
+    rng = np.random.default_rng(1)
+    directions = np.linalg.qr(rng.normal(size=(PARAMETERS, PARAMETERS)))[0].T
+    variances = rng.uniform(0.0, 5.0, size=PARAMETERS)
+    for kept in (PARAMETERS, 4, 0):
+        background = rows.Background(directions[:kept], variances[:kept], 0.3)
+        dense = 0.3 * np.eye(PARAMETERS) + directions[:kept].T @ np.diag(variances[:kept]) @ directions[:kept]
+        gradients = rng.normal(size=(6, PARAMETERS))
+        white = background.whiten(torch.from_numpy(gradients))
+        np.testing.assert_allclose(white, np.linalg.solve(dense, gradients.T).T, rtol=1e-10, atol=1e-12)
+        strengths = background.strengths(torch.from_numpy(gradients))
+        np.testing.assert_allclose(strengths, (white.numpy() * gradients).sum(1), rtol=1e-10)
+
+
+def test_the_background_is_the_covariance_where_it_has_room_for_all_its_directions():
+    """Six rows have six directions at most, fewer than are kept; those that hide next to nothing are left out."""
+    given, model = small(6, noise_multiplier=0.05), random_models(1)
+    found, untouched = judge_of(given).background(model)
+    others = all_clipped(model[0], given.base)
+    spread = RATE * (1 - RATE) * others.T @ others
+    kept = found.directions.T @ np.diag(found.variances) @ found.directions
+    assert found.noise == pytest.approx((0.05 * CLIP) ** 2)
+    np.testing.assert_allclose(kept, spread, atol=0.06 * found.noise)
+    assert np.linalg.norm(untouched) == pytest.approx(1.0)
+    np.testing.assert_allclose(others @ untouched, 0.0, atol=1e-9)
+
+
+class Steps(Observer):
+    """Keeps the models before each step and the private gradients."""
+
+    view = View.ALL_ITERATES
+
+    def __init__(self, inner):
+        self.inner, self.seen = inner, []
+
+    def start(self, trials):
+        self.inner.start(trials)
+
+    def observe(self, iterate):
+        self.seen.append((iterate.previous.numpy().copy(), iterate.private_gradient.numpy().copy()))
+        self.inner.observe(iterate)
+
+    def finish(self, models):
+        return self.inner.finish(models)
+
+
+def watched(given, canary, ratio):
+    steps = Steps(ratio)
+    result = train(
+        given.network, neighbours=Neighbours(given.base, canary=canary), config=given.training, fingerprint="ratio",
+        trials=range(6), worlds=[0, 1] * 3, observer=steps, stack=6,
+    )  # fmt: skip
+    return steps.seen, result.scores
+
+
+def ratio_of(given, canary, background, *, refresh=1):
+    return WhitenedRatio(
+        canary, base=given.base, network=given.network, training=given.training, background=background, every=1,
+        refresh=refresh,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["row", "gradient"])
+def test_on_full_batches_the_ratio_is_the_exact_one(kind):
+    """The others' part is then known, and what is left is noise: N(g, σ²C²) against N(0, σ²C²)."""
+    given = small(sampling="full", sample_rate=None)
+    background, _ = judge_of(given).background(random_models())
+    assert len(background.directions) == 0  # nothing of the others is unknown
+    x, y = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2
+    fixed = CLIP * np.eye(PARAMETERS)[3]
+    if kind == "row":
+        canary = ExampleCanary(x, y)
+        known = rows.Candidates(
+            [rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background
+        )
+    else:
+        canary, known = GradientCanary(fixed), fixed
+    seen, scores = watched(given, canary, ratio_of(given, known, background))
+    expected = np.zeros(6)
+    for models, private in seen:
+        for i, model in enumerate(models):
+            g = clipped(model, x, y) if kind == "row" else fixed
+            rest = private[i] * given.base.rows - all_clipped(model, given.base).sum(axis=0)
+            law = stats.norm(scale=SIGMA * CLIP)
+            expected[i] += law.logpdf(rest - g).sum() - law.logpdf(rest).sum()
+    np.testing.assert_allclose(scores, expected, rtol=1e-8)
+
+
+def test_on_poisson_batches_the_ratio_is_that_of_the_normal_mixture():
+    """Densities of a multivariate normal with the background's covariance, with the chance q of a drawn canary."""
+    given = small(steps=3)
+    background, _ = judge_of(given).background(random_models())
+    x, y = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2
+    known = rows.Candidates([rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background)
+    seen, scores = watched(given, ExampleCanary(x, y), ratio_of(given, known, background))
+    spread = background.directions.T @ np.diag(background.variances) @ background.directions
+    law = stats.multivariate_normal(np.zeros(PARAMETERS), background.noise * np.eye(PARAMETERS) + spread)
+    expected = np.zeros(6)
+    for models, private in seen:
+        for i, model in enumerate(models):
+            batch = RATE * given.base.rows
+            rest = private[i] * batch - RATE * all_clipped(model, given.base).sum(axis=0)
+            without, drawn = law.logpdf(rest), law.logpdf(rest - clipped(model, x, y))
+            expected[i] += np.logaddexp(np.log1p(-RATE) + without, np.log(RATE) + drawn) - without
+    np.testing.assert_allclose(scores, expected, rtol=1e-8)
+
+
+# ---- the choice
+
+
+def test_the_row_is_the_strongest_candidate_and_has_the_strength_that_is_said(monkeypatch):
+    given, models = small(seed=1), []
+    shadow_models = rows._shadow_models
+
+    def keep(*arguments):
+        models.append((arguments[4], arguments[5], shadow_models(*arguments)))
+        return models[-1][2]
+
+    monkeypatch.setattr(rows, "_shadow_models", keep)
+    attack = adversary("crafted-row", norms=(0.5, 4.0)).craft(given)
+    assert len(models) == 3 * 2  # two norms and the blank row, two labels each
+    dense = []
+    for x, y, seen in models:
+        gradients = [clipped(model, x, y) for model in seen]
+        each = [g @ np.linalg.solve(covariance(model, given.base), g) for g, model in zip(gradients, seen, strict=True)]
+        dense.append(np.mean(each))
+    found = adversary("crafted-row", norms=(0.5, 4.0)).found(given)
+    np.testing.assert_allclose([row.strength for row in found.rows], np.sort(dense)[::-1], rtol=1e-8)
+    x, y, _ = models[int(np.argmax(dense))]
+    np.testing.assert_array_equal(attack.neighbours.canary.x[0], x)
+    assert attack.neighbours.canary.y.tolist() == [y]
+    assert f"d² = {max(dense):.3g}" in attack.notes[0]
+
+
+def test_the_choice_is_made_on_trainings_of_its_own(monkeypatch):
+    """Their streams are keyed by words that no run's fingerprint has; a scene knows neither trials nor fingerprints."""
+    asked = []
+
+    def spy(network, **more):
+        asked.append(more["fingerprint"])
+        return train(network, **more)
+
+    monkeypatch.setattr(rows, "train", spy)
+    adversary("crafted-row", labels=1).craft(small(seed=2))
+    assert len(set(asked)) == len(asked) == 4
+    assert all(name.startswith("shadow models of a crafted row") for name in asked)
+    assert not {"trials", "fingerprint", "worlds"} & {field.name for field in dataclasses.fields(Scene)}
+
+
+def test_another_seed_gives_other_shadow_models():
+    first, second = (adversary("crafted-gradient").craft(dataclasses.replace(small(), seed=seed)) for seed in (0, 1))
+    assert not np.array_equal(first.neighbours.canary.gradient, second.neighbours.canary.gradient)
+
+
+@dataclasses.dataclass
+class State:
+    trials: np.ndarray
+    step: int
+    parameters: torch.Tensor
+    private_gradient: torch.Tensor | None = None
+
+
+def test_the_adaptive_row_is_the_strongest_for_each_model():
+    given = small(seed=3)
+    attack = adversary("adaptive-row", candidates=8, refresh=2).craft(given)
+    canary = attack.neighbours.canary
+    assert isinstance(canary, BestRow)
+    found = adversary("adaptive-row", candidates=8).found(given)
+    np.testing.assert_array_equal(canary.x, np.stack([row.x for row in found.rows]))
+    background = found.background
+    spread = background.directions.T @ np.diag(background.variances) @ background.directions
+    inverse = np.linalg.inv(background.noise * np.eye(PARAMETERS) + spread)
+    models = random_models(12, scale=2.0)
+    strengths = np.array(
+        [
+            [(g := clipped(model, x, y)) @ inverse @ g for x, y in zip(canary.x, canary.y, strict=True)]
+            for model in models
+        ]
+    )
+    canary.start(np.arange(12))
+    places = canary.choose(State(np.arange(12), 1, models))
+    np.testing.assert_array_equal(places, strengths.argmax(axis=1))
+    assert np.unique(places).size > 1
+    # In the second step the choice stands, in the third it is made anew.
+    turned = models.flip(0)
+    np.testing.assert_array_equal(canary.choose(State(np.arange(12), 2, turned)), places)
+    np.testing.assert_array_equal(canary.choose(State(np.arange(12), 3, turned)), places[::-1])
+
+
+def test_the_crafted_gradient_has_length_c_and_meets_little_of_the_others():
+    given = small(8)
+    attack = adversary("crafted-gradient").craft(given)
+    gradient = attack.neighbours.canary.gradient
+    assert np.linalg.norm(gradient) == pytest.approx(CLIP)
+    found = adversary("crafted-gradient").found(given)
+    along = np.abs(found.background.directions @ gradient) / CLIP
+    assert along.max() < 1e-6
+
+
+# ---- which trainings can be attacked (the ladder's tests try optimizers, types, full batches and no noise)
+
+
+def plays(given, name, **options):
+    attack = adversary(name, shadows=1, labels=1, **options).craft(given)
+    result = train(
+        given.network, neighbours=attack.neighbours, config=given.training, fingerprint="kinds", trials=range(4),
+        worlds=[0, 1] * 2, observer=attack.distinguisher,
+    )  # fmt: skip
+    assert result.succeeded.all()
+    assert np.unique(result.scores).size == 4
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_shuffled_batches_can_be_attacked(name):
+    plays(small(sampling="shuffle", sample_rate=None, batch_size=6), name)
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_a_start_from_given_weights_and_a_batch_size_can_be_attacked(name):
+    start = GivenWeights(np.random.default_rng(0).normal(size=PARAMETERS))
+    plays(small(sample_rate=None, batch_size=6, initialization=start, dtype="float32"), name)
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+@pytest.mark.parametrize("kind", ["cnn", "module"])
+def test_other_networks_can_be_attacked(name, kind):
+    rng = np.random.default_rng(0)
+    if kind == "cnn":
+        shape, network = (1, 28, 28), NasrCnn((1, 28, 28), classes=10)
+    else:
+        body = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 10))
+        shape, network = (6,), FromModule(body, input_shape=(6,), classes=10)
+    base = Dataset(rng.uniform(size=(20, *shape)).astype(np.float32), rng.integers(0, 10, size=20))
+    given = Scene(base=base, classes=10, network=network, training=config(steps=2, dtype="float32"))
+    plays(given, name, norms=(1.0,))
+
+
+def test_tokens_cannot_be_moved():
+    network = Sequential((6,), 2, (Embedding(9, 2), Flatten(), Linear(12, 2)))
+    base = Dataset(np.arange(60).reshape(10, 6) % 9, np.arange(10) % 2)
+    for name in CRAFTED:
+        with pytest.raises(UnsupportedError, match="tokens cannot be moved"):
+            adversary(name).craft(Scene(base=base, classes=2, network=network, training=config()))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("crafted-row", {"norms": []}, "norms = [] is not allowed"),
+        ("crafted-row", {"norms": 3.0}, "norms = 3.0 is not allowed"),
+        ("crafted-row", {"norms": [1.0, 0.0]}, "norms = 0.0"),
+        ("crafted-row", {"labels": 0}, "labels = 0"),
+        ("crafted-row", {"shadows": 0}, "shadows = 0"),
+        ("crafted-row-steps", {"every": 0}, "every = 0"),
+        ("crafted-row-steps", {"refresh": 0}, "refresh = 0"),
+        ("adaptive-row", {"candidates": 0}, "candidates = 0"),
+    ],
+)
+def test_bad_options_are_named(name, options, words):
+    with pytest.raises(InvalidInputError) as caught:
+        adversary(name, **options)
+    assert words in str(caught.value)
+
+
+# ---- what it is worth
+
+
+def test_a_larger_score_speaks_for_world_1():
+    """On digits with 128 trainings in each world.
+
+    d′ is about 0.64 (final loss) and 0.87 (all steps), with a standard error of 0.125: below 0 with a chance of 2e-7.
+    """
+    loaded = data.load("digits")
+    base = Dataset(loaded.x_train, loaded.y_train)
+    training = TrainingConfig(steps=100, clip=1.0, noise_multiplier=1.386, learning_rate=1.0, sample_rate=0.1)
+    network = Mlp(64, hidden=(32,), classes=10)
+    given = Scene(base=base, classes=10, network=network, training=training)
+    for name in ("crafted-row", "crafted-row-steps"):
+        attack = adversary(name).craft(given)
+        result = train(
+            network, neighbours=attack.neighbours, config=training, fingerprint="worth", trials=range(256),
+            worlds=np.arange(256) % 2, observer=attack.distinguisher,
+        )  # fmt: skip
+        assert result.scores[1::2].mean() > result.scores[::2].mean()

@@ -3,6 +3,7 @@
 Seeds are fixed (see ``fixed_seeds``): every verdict here is the same on every run.
 """
 
+import dataclasses
 import runpy
 import sys
 from pathlib import Path
@@ -18,7 +19,13 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture(autouse=True)
 def fixed_seeds(monkeypatch, tmp_path):
     """A trial's seed depends on the text of the functions and on versions; here on the names alone."""
-    monkeypatch.setattr(identity, "function_identity", lambda name, function: {"function": identity.label(function)})
+    real = identity.followed
+
+    def by_name(name, function, **options):
+        found = real(name, function, **options)
+        return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
+
+    monkeypatch.setattr(identity, "followed", by_name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
 
@@ -59,7 +66,7 @@ def test_opacus_with_right_and_with_half_the_noise(capsys, train, code):
     arguments = ["--train", f"opacus_training:{train}", "--score", "opacus_training:score", "--workers", "1"]
     found = main(["audit", *arguments, "--claim-dpsgd", "0.5,1.0,4", "--trials", "320", "--store", "trials.db"])
     shown = " ".join(capsys.readouterr().out.split())
-    assert found == code
+    assert found == code, shown
     claim = "the claim of DP-SGD with sampling rate 0.5, noise multiplier 1 and 4 steps"
     assert shown.startswith("Refuted at 99% confidence: " if code else "Consistent: nothing here contradicts ")
     assert claim in shown

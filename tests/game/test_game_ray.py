@@ -192,14 +192,23 @@ def test_a_user_s_code_that_differs_is_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     import mine_on_ray
 
-    from coalmine.integrations.task import FunctionTask, code_of
+    from coalmine.integrations.known import Known
+    from coalmine.integrations.task import FunctionTask
 
-    made = code_of(mine_on_ray.train, {"score": score}, neighbours(np.zeros(3), 1.0))
-    task = FunctionTask(fingerprint=NAME, train=mine_on_ray.train, scores=(("score", score),), worlds=None, code=made)
-    task.check()
-    other = {"train": {**made["train"], "source": "another"}}
-    with pytest.raises(GameStoppedError, match=r"train is not the same on .* \(its source differ\)"):
-        dataclasses.replace(task, code=other).check()
+    def made():
+        known = Known.of([("train", mine_on_ray.train), ("score", score)], depends_on={})
+        known = dataclasses.replace(known, process=-1)  # as in another process
+        return FunctionTask(
+            fingerprint=NAME, train=mine_on_ray.train, scores=(("score", score),), worlds=None, known=known
+        )
+
+    made().check()
+    task = made()
+    [(name, function, told), other] = task.known.functions
+    told = dataclasses.replace(told, identity={**told.identity, "source": "another"})
+    changed = dataclasses.replace(task.known, functions=((name, function, told), other))
+    with pytest.raises(GameStoppedError, match=r"train = .* is not the same in a worker process on .* \(source\)"):
+        dataclasses.replace(task, known=changed).check()
 
 
 def test_what_is_no_cluster_is_wrong_input(tmp_path):

@@ -255,3 +255,24 @@ SECRET = "Jane Roe, born 1970"
 def train_slowly(dataset, seed):
     time.sleep(0.05)
     return train(dataset, seed)
+
+
+def train_many(dataset, seeds):
+    """All seeds in one call."""
+    return [train(dataset, int(seed)) for seed in seeds]
+
+
+def train_many_but_one(dataset, seeds):
+    return train_many(dataset, seeds)[:-1]
+
+
+def train_many_unless_one_is_unlucky(dataset, seeds):
+    if any(seed % 8 == 0 for seed in seeds):
+        raise ValueError("an unlucky seed")
+    return train_many(dataset, seeds)
+
+
+def train_telling_its_threads(dataset, seed):
+    import torch
+
+    return train(dataset, seed) + torch.get_num_threads()

@@ -11,7 +11,8 @@ import torch
 from torch.utils.data import Subset, TensorDataset
 
 from coalmine.errors import InvalidInputError
-from coalmine.integrations.identity import NoContentError, content_hash, function_identity
+from coalmine.integrations.content import NoContentError, content_hash
+from coalmine.integrations.identity import followed
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def module(tmp_path, monkeypatch):
 
 
 def one(function):
-    return content_hash(function_identity("train", function))
+    return content_hash(followed("train", function).identity)
 
 
 def test_an_edited_function_is_another_function(module):
@@ -58,9 +59,8 @@ def test_an_import_inside_the_function_counts_too(module):
 
 
 def test_installed_packages_count_with_their_version(module):
-    found = function_identity(
-        "train", module(mine="import numpy as np\ndef train(d, s):\n    return np.sum(d)\n").train
-    )
+    mine = module(mine="import numpy as np\ndef train(d, s):\n    return np.sum(d)\n")
+    found = followed("train", mine.train).identity
     assert found["packages"] == {"numpy": np.__version__}
     assert found["function"] == "mine:train"
 
@@ -157,7 +157,7 @@ def test_an_edited_class_of_an_object_that_is_held_counts_too(module):
     text = OBJECTS.replace(", helper", "")
     part = module(helper=HELPER).Part(1)
     before = one(module(mine=text).Trainer(part).fit)
-    part = module(helper=HELPER + "# edited\n").Part(1)
+    part = module(helper=HELPER + "edited = 1\n").Part(1)
     assert one(module(mine=text).Trainer(part).fit) != before
 
 
@@ -177,7 +177,7 @@ def test_two_lambdas_on_one_line_differ(module):
 
 def test_a_decorated_function_is_taken(module):
     mine = module(mine="import torch\n@torch.no_grad()\ndef score(model):\n    return 1.0\n")
-    assert function_identity("score", mine.score)["function"] == "mine:score"
+    assert followed("score", mine.score).identity["function"] == "mine:score"
 
 
 def test_what_cannot_be_told_apart_is_refused(module, tmp_path):

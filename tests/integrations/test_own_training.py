@@ -17,8 +17,9 @@ from coalmine import Worlds, audit_function, neighbours
 from coalmine.auditing.config import Execution
 from coalmine.auditing.stored import stored_result
 from coalmine.errors import InvalidInputError, StoreError
-from coalmine.game import GameStoppedError, WorkersDiedError
+from coalmine.game import GameStoppedError, Watcher, WorkersDiedError
 from coalmine.integrations import functions, task
+from coalmine.integrations.content import content_hash
 from coalmine.integrations.task import seed_of
 from coalmine.records import DpSgd, EpsilonClaim, Outcome, Relation
 from coalmine.store import Store
@@ -151,6 +152,54 @@ def test_workers_give_the_same_trials(tmp_path):
     there = play(tmp_path, trials=48, workers=2).strongest.scores
     assert here.world0.tolist() == there.world0.tolist()
     assert here.world1.tolist() == there.world1.tolist()
+
+
+def test_a_function_that_trains_many_gives_the_same_trials(tmp_path, fixed_seeds):
+    """Held against the seeds themselves."""
+    result = play(tmp_path, own.train_many, batched=5, trials=48)
+    assert sum(result.strongest.bound.trials) == 48
+    run = result.strongest.run
+    worlds = own.worlds()
+    expected = [own.train(worlds.world0, seed_of(run, trial)) for trial in range(0, 48, 2)]
+    assert result.strongest.scores.world0.tolist() == expected
+
+
+def test_a_training_that_fails_among_many_fails_alone(tmp_path):
+    result = play(tmp_path, own.train_many_unless_one_is_unlucky, batched=8, trials=64)
+    [_, [reasons]] = stored(tmp_path)
+    assert 0 < sum(result.strongest.failed) < 32
+    assert len(reasons) == sum(result.strongest.failed)
+
+
+def test_models_that_are_missing_are_named(tmp_path):
+    with pytest.raises(GameStoppedError, match="gave 7 models for 8 seeds: expected one for each"):
+        play(tmp_path, own.train_many_but_one, batched=8)
+
+
+def test_what_a_training_prints_is_no_part_of_the_result(tmp_path, capsys):
+    play(tmp_path, own.train_prints, trials=16)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("loss 0.1") == 16
+
+
+def test_threads_are_limited_while_it_trains(tmp_path):
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        one = play(tmp_path, functools.partial(own.train_telling_its_threads), trials=16, threads=1).strongest.scores
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert 0.0 < one.world0.mean() < 1.5
+
+
+def test_a_bar_is_drawn_where_somebody_sees_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    play(tmp_path, trials=16)
+    assert "own training (own_functions:train)" in capsys.readouterr().err
+    play(tmp_path, trials=32, watcher=Watcher())
+    assert capsys.readouterr().err == ""
 
 
 # ---- failures ---------------------------------------------------------------------------------------------------
@@ -305,6 +354,51 @@ def test_neighbours_of_every_kind_of_data():
     assert swapped.relation is Relation.REPLACE
     assert neighbours(["a", "b"], "c").world1 == ["a", "b", "c"]
     assert neighbours(["a", "b"], "c", relation="replace").world1 == ["a", "c"]
+
+
+class Items(torch.utils.data.Dataset):
+    """A data set that only gives items."""
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, index):
+        return torch.full((2,), float(index)), index % 2
+
+
+def test_neighbours_of_data_sets_that_give_items():
+    row = (torch.ones(2), 1)
+    added = neighbours(Items(), row)
+    assert (len(added.world1), added.world1[3]) == (4, row)
+    swapped = neighbours(Items(), row, relation="replace", row=0).world1
+    assert (len(swapped), swapped[0], swapped[2][1]) == (3, row, 0)
+    assert content_hash(added.world0) != content_hash(added.world1)
+
+
+def test_neighbours_of_data_frames():
+    for name in ("pandas", "polars"):
+        library = pytest.importorskip(name, reason=f"{name} is not installed")
+        frame = library.DataFrame({"age": [1, 2, 3], "name": ["a", "b", "c"]})
+        added = neighbours(frame, {"age": 9, "name": "z"}, copies=2).world1
+        assert (len(added), list(added["name"]), added["age"].dtype) == (
+            5,
+            ["a", "b", "c", "z", "z"],
+            frame["age"].dtype,
+        )
+        swapped = neighbours(frame, {"age": 9, "name": "z"}, relation="replace", row=0).world1
+        assert list(swapped["age"]) == [9, 2, 3]
+        assert len({content_hash(one) for one in (frame, added, swapped)}) == 3
+        assert content_hash(frame) == content_hash(library.DataFrame({"age": [1, 2, 3], "name": ["a", "b", "c"]}))
+        with pytest.raises(InvalidInputError, match="expected a value for each of"):
+            neighbours(frame, {"age": 9})
+
+
+def test_neighbours_of_hugging_face_data_sets():
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]})
+    added = neighbours(data, {"text": "z", "label": 1}).world1
+    assert (added["text"][:], added.features) == (["a", "b", "z"], data.features)
+    assert len({content_hash(one) for one in (data, added)}) == 2
 
 
 @pytest.mark.parametrize(

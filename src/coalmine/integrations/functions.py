@@ -6,6 +6,7 @@ model looks like world 1. All else is as in :func:`coalmine.auditing.run.audit`:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import sys
@@ -26,7 +27,9 @@ from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Watcher, blocks_for, play
 from coalmine.game.machine import versions
 from coalmine.integrations import identity
-from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, code_of, contents, title
+from coalmine.integrations.known import Known
+from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents, title
+from coalmine.integrations.terminal import progress
 from coalmine.integrations.worlds import GivenWorlds, Worlds
 from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim
 from coalmine.roles import View
@@ -52,6 +55,9 @@ def audit_function(
     seed: int = 0,
     workers: int = 1,
     timeout: float | None = None,
+    batched: int | None = None,
+    threads: int | None = None,
+    depends_on: Mapping[str, Any] | None = None,
     messages: bool = False,
     store: Store | str | Path = "coalmine.db",
     execution: Execution | None = None,
@@ -75,13 +81,18 @@ def audit_function(
         trials: trainings, both worlds together.
         seed: another one gives other seeds to the trainings.
         workers: processes that train at once (0: one for each core).
-        timeout: the most seconds that one training may take.
+        timeout: the most seconds that one training may take; with ``batched`` one call.
+        batched: ``train`` trains many: it is called as ``train(dataset, seeds)`` with an array of at most this many
+            seeds, and gives as many models, in their order.
+        threads: the most threads that torch and the BLAS libraries may use in each process.
+        depends_on: what else decides a training, by any name: values, or paths of files and folders that it reads. A
+            file that it reads and that is not named stops the game: trials would be reused when it has changed.
         messages: whether to keep what exceptions say, and texts bound to the functions, in the store and the report:
             they may quote the data.
         store: where trials are kept, and reused as long as nothing that shapes them has changed.
         execution: another engine than processes of this machine (``Execution(engine="ray")``), in the place of
             ``workers``.
-        watcher: is told how it goes.
+        watcher: is told how it goes. Without one there is a progress bar on a terminal and in a notebook.
 
     Returns:
         What was proved, and the verdict on the claim.
@@ -95,6 +106,8 @@ def audit_function(
         claim=_epsilon(claim, claim_epsilon),
     )
     limit = None if timeout is None else _validate.positive("timeout", timeout)
+    limited = None if threads is None else _validate.integer("threads", threads, at_least=1)
+    many = None if batched is None else _validate.integer("batched", batched, at_least=1)
     how = Execution(workers=workers) if execution is None else execution
     if how.device not in ("cpu", "cuda"):
         raise _validate.reject("device", how.device, "'cpu' or 'cuda': a training of your own chooses its GPU itself")
@@ -127,8 +140,11 @@ def audit_function(
         audit=section,
     )
 
+    depends = _named(depends_on)
+    known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=depends)
+
     def game(function: Train, share: float) -> _Game:
-        who = _identity(function, scoring, worlds, content, settings)
+        who = _identity(function, scoring, worlds, content, settings, known)
         return _Game(fingerprint(who), who, function, facts if share == 1.0 else _twin(facts))
 
     games = [game(train, 1.0)] + ([game(control, 0.5)] if control is not None else [])
@@ -141,10 +157,10 @@ def audit_function(
         claim=said,
         members=(games[0].member(section.trials, control=twin),),
     )
-    watching = watcher or Watcher()
     with (
         Store.opened(store) as opened,
         open_engine(how) as engine,
+        contextlib.nullcontext(watcher) if watcher is not None else progress() as watching,
     ):
         for one in games:
             opened.register(one.run, {"identity": one.identity, "attack": one.facts.to_dict(), "versions": versions()})
@@ -156,7 +172,9 @@ def audit_function(
                 scores=tuple(scoring.items()),
                 worlds=worlds if callable(worlds) else built,
                 contents=content,
-                code=code_of(one.train, scoring, worlds),
+                known=known,
+                batched=many,
+                threads=limited,
                 timeout=limit,
                 messages=messages,
             )
@@ -256,18 +274,28 @@ def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: 
     )
 
 
+def _named(depends_on: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the user names, checked."""
+    _validate.instance("depends_on", depends_on or {}, Mapping)
+    found = {str(name): value for name, value in (depends_on or {}).items()}
+    identity.named_parts(found)
+    return found
+
+
 def _identity(
     train: Train,
     scoring: Mapping[str, Score],
     worlds: GivenWorlds,
     content: tuple[str, ...] | None,
     settings: FunctionConfig,
+    known: Known,
 ) -> dict[str, Any]:
     """All that shapes the distribution of a score, and nothing else."""
-    if content is None and not callable(worlds):
+    if content is None and "worlds" not in known.depends_on:
         raise InvalidInputError(
             "worlds holds data without a content hash, so its trials could not be told from those of other data: give "
-            "arrays, tensors or a TensorDataset, or a function that builds the worlds"
+            "arrays, tensors, data frames or data sets with a length, or name what decides them, "
+            "depends_on={'worlds': ...}"
         )
     return {
         "adversary": {"name": NAME, "train": title(train), "score": ", ".join(map(title, scoring.values()))},
@@ -277,17 +305,18 @@ def _identity(
             "relation": settings.relation,
             "copies": settings.copies,
         },
-        "train": _known("train", train),
-        "score": {name: _known(name, one) for name, one in scoring.items()},
-        "worlds": _known("worlds", worlds) if callable(worlds) else None,
+        "train": _untold(known, train),
+        "score": {name: _untold(known, one) for name, one in scoring.items()},
+        "worlds": _untold(known, worlds) if callable(worlds) else None,
+        **({"depends on": identity.named_parts(known.depends_on)} if known.depends_on else {}),
         "seed": settings.audit.seed,
         "algorithms": ALGORITHMS,
     }
 
 
-def _known(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+def _untold(known: Known, function: Callable[..., Any]) -> dict[str, Any]:
     """What the function is, without the texts that are bound to it: their hashes are enough."""
-    return {**identity.function_identity(name, function), "function": title(function)}
+    return {**known.identity_of(function), "function": title(function)}
 
 
 def _check_portable(task: FunctionTask) -> None:
@@ -339,7 +368,8 @@ def _load(name: str, text: str) -> Any:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = importlib.import_module(module)
+        with contextlib.redirect_stdout(sys.stderr):  # what a module prints is no part of our answer
+            found: Any = importlib.import_module(module)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's module may raise anything, and may try to stop us
         raise InvalidInputError(
             f"{name} = {text!r} cannot be imported ({type(error).__name__}: {error}); modules are looked for in this "

@@ -1,100 +1,50 @@
-"""What a user's function and data are, as hashes: an edited function or other data never reuse old trials.
+"""What a user's function is, as hashes: an edited function, or another value that it reads, never reuse old trials.
 
-A function is known by the text of its module and of every other module of the user that this one imports (installed
-packages count with their versions), by its name, and by the values it carries or reads: arguments bound with
-:func:`functools.partial`, defaults, enclosing variables, and the module variables that it names.
+A function is known by the text of its module and of every other module of the user that this one imports, by the
+versions of the packages behind them, and by every value that it can reach: bound arguments, defaults, enclosing
+variables, module variables, the attributes of objects and classes among these, and the functions that they lead to.
+What cannot be followed is refused, unless the user names it.
 """
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import copyreg
 import dataclasses
+import datetime
+import decimal
+import dis
 import enum
+import fractions
 import functools
-import hashlib
 import importlib.machinery
-import importlib.util
 import inspect
-import platform
+import logging
+import re
 import sys
-import sysconfig
+import threading
 import types
+import typing
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coalmine.errors import InvalidInputError
+from coalmine.integrations.content import SCALARS, NoContentError, content_hash, file_hash
+from coalmine.integrations.sources import Texts, global_settings, is_own, own_file
 
 _INTERACTIVE = "(typed in)"
 _PLAIN = types.FunctionType
+_SHOWN = (re.Pattern, range, slice, np.dtype, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal,
+          fractions.Fraction, types.GenericAlias, types.UnionType, types.EllipsisType, typing.TypeVar)  # fmt: skip
+"""What ``repr`` tells all of."""
+_SILENT = (logging.Logger, logging.LoggerAdapter, type(threading.Lock()), type(threading.RLock()))
+"""What no result depends on."""
 
-
-class NoContentError(InvalidInputError):
-    """A value whose content cannot be hashed."""
-
-
-def content_hash(value: Any) -> str:
-    """SHA-256 of a value's content: numbers, text, arrays, tensors, tensor data sets, and containers of these.
-
-    >>> content_hash([1, np.arange(3)]) == content_hash([1, np.arange(3)])
-    True
-    >>> content_hash(np.arange(3)) == content_hash(np.arange(3.0))
-    False
-    """
-    digest = hashlib.sha256()
-    for part in _parts(value):
-        # Each part goes in with its length, so that no two different values give the same bytes.
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.hexdigest()
-
-
-def _parts(value: Any) -> Iterator[bytes]:
-    """The value as a sequence of byte strings that no other value gives."""
-    torch = sys.modules.get("torch")
-    if value is None or isinstance(value, (bool, int, float, complex, str, bytes, Path)):
-        yield f"{type(value).__name__} {value!r}".encode()
-    elif isinstance(value, enum.Enum):
-        yield f"enum {type(value).__qualname__} {value.name}".encode()
-    elif isinstance(value, (np.ndarray, np.generic)):
-        array = np.ascontiguousarray(value)
-        if array.dtype.hasobject:
-            raise NoContentError("an array of Python objects has no content hash")
-        yield f"array {array.dtype.str} {np.shape(value)}".encode()
-        yield array.tobytes()
-    elif torch is not None and isinstance(value, torch.Tensor):
-        yield f"tensor {value.dtype} {tuple(value.shape)}".encode()
-        yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-    elif torch is not None and isinstance(value, torch.utils.data.TensorDataset):
-        yield b"tensor data set"
-        yield from _parts(value.tensors)
-    elif torch is not None and isinstance(value, torch.utils.data.Subset):
-        yield b"subset"
-        yield from _parts(list(value.indices))
-        yield from _parts(value.dataset)
-    elif isinstance(value, Mapping):
-        yield f"mapping {len(value)}".encode()
-        for key, item in value.items():
-            yield from _parts(key)
-            yield from _parts(item)
-    elif isinstance(value, (list, tuple)):
-        yield f"{type(value).__name__} {len(value)}".encode()
-        for item in value:
-            yield from _parts(item)
-    elif isinstance(value, (set, frozenset)):
-        yield f"set {len(value)}".encode()
-        yield from sorted(content_hash(item).encode() for item in value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield f"record {type(value).__module__}.{type(value).__qualname__}".encode()
-        for field in dataclasses.fields(value):
-            yield from _parts(field.name)
-            yield from _parts(getattr(value, field.name))
-    else:
-        raise NoContentError(f"an object of type {type(value).__name__} has no content hash")
+main_name: str | None = None
+"""In a worker: what the parent's ``__main__`` is called, because functions of it come without their module."""
 
 
 def layers(function: Any) -> list[Any]:
@@ -143,67 +93,279 @@ def _owner(function: types.FunctionType) -> str:
     module = str(function.__globals__.get("__name__", _INTERACTIVE))
     if module != "__main__":
         return module
+    return main_name or name_of_main()
+
+
+def name_of_main() -> str:
+    """The name of the script that runs."""
     file = getattr(sys.modules["__main__"], "__file__", None)
     return Path(file).stem if file else _INTERACTIVE
 
 
-def function_identity(name: str, function: Callable[..., Any]) -> dict[str, Any]:
-    """All that decides what the function does, as plain JSON types."""
-    check_function(name, function)
-    inner: types.FunctionType = layers(function)[-1]
-    texts = _texts(name, inner)
-    values = _Values(name, texts)
-    values.note("itself", function, must=True)
+def named_parts(depends_on: Mapping[str, Any] | None) -> dict[str, str]:
+    """What the user names as deciding a training, as hashes; a path stands for the content of its file or folder."""
     return {
-        "function": label(function),
-        "code": content_hash(list(_code(inner.__code__))),  # two lambdas of one module have one name and one source
-        "source": content_hash(dict(sorted(texts.sources.items()))),
-        "values": content_hash(dict(sorted(values.found.items()))),
-        "packages": dict(sorted(texts.packages.items())),
+        str(name): file_hash(value) if isinstance(value, Path) else content_hash(value)
+        for name, value in (depends_on or {}).items()
     }
 
 
-@dataclasses.dataclass
-class _Texts:
-    """The user's modules behind a function (name → text), and the installed packages (name → version)."""
+@dataclasses.dataclass(frozen=True)
+class Followed:
+    """A function's identity in plain JSON types, the values behind it by their places, and the files it covers."""
 
-    sources: dict[str, str]
-    packages: dict[str, str]
-
-    def follow(self, owner: str, file: Path, package: str) -> None:
-        """Add a module of the user's, and all that it imports."""
-        waiting = [(owner, file, package)]
-        seen: set[str] = set()
-        while waiting:
-            owner, file, package = waiting.pop()
-            self.sources[owner] = text = file.read_text(encoding="utf-8")
-            for imported in _imports(ast.parse(text), package):
-                if imported in seen:
-                    continue
-                seen.add(imported)
-                found = _own_file(imported)
-                if isinstance(found, Path):
-                    inside = imported if found.name == "__init__.py" else imported.rpartition(".")[0]
-                    waiting.append((imported, found, inside))
-                elif found is not None:
-                    self.packages.update(_versions(found))
+    identity: dict[str, Any]
+    values: dict[str, str]
+    files: set[Path]
 
 
-def _texts(name: str, function: types.FunctionType) -> _Texts:
-    """Follow the imports from the function's module through all modules that are not installed packages."""
-    path = inspect.getsourcefile(function)
-    texts = _Texts({}, {})
-    if path is None or not Path(path).is_file():
-        texts.sources[_owner(function)] = _typed_in(name, function)
-        return texts
-    module = sys.modules.get(function.__module__)
-    _check_current(name, function, Path(path), module)
-    texts.follow(_owner(function), Path(path), getattr(module, "__package__", None) or "")
-    return texts
+def followed(name: str, function: Callable[..., Any], *, depends_on: Mapping[str, Any] | None = None) -> Followed:
+    """Follow a function to all that decides what it does."""
+    check_function(name, function)
+    texts = Texts(name, named=tuple(depends_on or ()))
+    values = _Values(texts)
+    values.follow("itself", function)
+    found = {
+        "function": label(function),
+        "source": content_hash(dict(sorted(texts.sources.items()))),
+        "typed in": content_hash(dict(sorted(values.typed_in.items()))),
+        "values": content_hash(dict(sorted(values.found.items()))),
+        "packages": dict(sorted(texts.packages.items())),
+        "environment": content_hash(dict(sorted(texts.environment.items()))),
+        "settings": global_settings(texts.packages),
+    }
+    return Followed(found, values.found, texts.files)
+
+
+class _Values:
+    """Every value that a function can reach, as hashes by the place where it was found."""
+
+    def __init__(self, texts: Texts) -> None:
+        self._texts = texts
+        self._seen: dict[int, tuple[int, Any]] = {}  # the value is held, so that its number stays its own
+        self._read: set[tuple[str, str]] = set()
+        self.found: dict[str, str] = {}
+        self.typed_in: dict[str, str] = {}
+
+    def follow(self, where: str, value: Any) -> None:
+        """One value: data is hashed, functions, classes and objects are followed, anything else is refused."""
+        if where in self._texts.named:
+            return
+        if isinstance(value, SCALARS):
+            self.found[where] = content_hash(value)
+            return
+        if isinstance(value, (tuple, frozenset)):
+            self._container(where, value)  # equal ones may be one in this process and two in another
+            return
+        if id(value) in self._seen:
+            self.found[where] = f"value {self._seen[id(value)][0]}"
+            return
+        self._seen[id(value)] = len(self._seen), value
+        below = layers(value)
+        if isinstance(below[-1], _PLAIN):
+            self._callable(where, below)
+        elif isinstance(value, type):
+            self._class(where, value)
+        elif isinstance(value, types.ModuleType):
+            self.found[where] = f"module {value.__name__}"
+        elif isinstance(value, _SILENT):
+            self.found[where] = type(value).__name__
+        elif isinstance(value, _SHOWN) or type(value).__module__ == "typing" or _is_torch_word(value):
+            self.found[where] = repr(value)
+        elif isinstance(value, (Mapping, list, set)):
+            self._container(where, value)
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType, np.ufunc)):
+            self._built_in(where, value)
+        else:
+            self._object(where, value)
+
+    def _callable(self, where: str, below: list[Any]) -> None:
+        """A function, with all that is bound to it on the way."""
+        self.found[where] = label(below[0])
+        for depth, layer in enumerate(below):
+            if isinstance(layer, functools.partial):
+                for key, value in [*enumerate(layer.args), *sorted(layer.keywords.items())]:
+                    self.follow(f"{where} argument {depth} {key}", value)
+            elif isinstance(layer, types.MethodType):
+                # An object that can be called is behind its own method.
+                inside = self._object if layer.__self__ is below[0] else self.follow
+                inside(f"{where} object {depth}", layer.__self__)
+            elif isinstance(layer, _PLAIN):
+                self._function(f"{where} {depth}", layer, wrapper=layer is not below[-1])
+            elif hasattr(layer, "__wrapped__") and (state := _state(layer)) is not None:
+                self.follow(f"{where} class {depth}", type(layer))
+                for key, value in sorted(state.items()):
+                    if key != "__wrapped__":
+                        self.follow(f"{where} {depth}.{key}", value)
+
+    def _function(self, where: str, function: types.FunctionType, *, wrapper: bool = False) -> None:
+        """A function's code and values; those of its module's variables only where the module is the user's."""
+        own = is_own(str(function.__globals__.get("__name__", "")))
+        if not own and wrapper:
+            return  # a decorator of a package, which the text of the user's module shows
+        carried = [(f"default {index}", value) for index, value in enumerate(function.__defaults__ or ())]
+        carried += [(f"default {key}", value) for key, value in sorted((function.__kwdefaults__ or {}).items())]
+        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            try:
+                carried.append((f"enclosing {variable}", cell.cell_contents))
+            except ValueError:  # not set yet
+                carried.append((f"enclosing {variable}", None))
+        for key, value in carried:
+            self.follow(f"{where} {key}", value)
+        if own:
+            self.found[f"{where} code"] = content_hash(list(_code(function.__code__)))
+            self._text(where, function)
+            self._variables(function.__globals__, _owner(function), *_names(function.__code__))
+
+    def _text(self, where: str, function: types.FunctionType) -> None:
+        """The text of the module that a function stands in."""
+        path = inspect.getsourcefile(function)
+        if path is None or not Path(path).is_file():
+            self.typed_in[where] = _typed_in(self._texts.name, function)
+        elif _owner(function) not in self._texts.sources:
+            _check_current(self._texts.name, function, Path(path), sys.modules.get(function.__module__))
+            self._texts.follow(_owner(function), Path(path), function.__globals__.get("__package__") or "")
+
+    def _variables(self, space: Mapping[str, Any], owner: str, names: set[str], inside: set[str]) -> None:
+        """The variables of a module that are named, and of the modules among them those that ``inside`` names."""
+        for variable in sorted(name for name in names & space.keys() if not name.startswith("__")):
+            value = space[variable]
+            if isinstance(value, types.ModuleType):
+                self._module(value, inside)
+            elif (owner, variable) not in self._read:
+                self._read.add((owner, variable))
+                self.follow(f"{owner}.{variable}", value)
+
+    def _module(self, module: types.ModuleType, names: set[str]) -> None:
+        """A module that a function names: the user's by its variables, a package by what the user has put into it."""
+        if is_own(module.__name__):
+            asked = ("", f"{module.__name__} {sorted(names)}")
+            if asked not in self._read:
+                self._read.add(asked)
+                self._variables(vars(module), module.__name__, names, names)
+            return
+        for name in sorted(names & vars(module).keys()):
+            value = vars(module)[name]
+            if isinstance(value, _PLAIN) and is_own(value.__module__):
+                self.follow(f"{module.__name__}.{name}", value)
+
+    def _class(self, where: str, kind: type) -> None:
+        """A class of the user's by its attributes and methods and those of its bases; others by their name."""
+        self.found[where] = f"{kind.__module__}.{kind.__qualname__}"
+        if issubclass(kind, enum.Enum):
+            self.found[where] += content_hash({one.name: repr(one.value) for one in kind})
+            return
+        for base in kind.__mro__[:-1]:
+            if not is_own(base.__module__):
+                self.found[f"{where} {base.__qualname__}"] = base.__module__
+                continue
+            file = own_file(base.__module__)
+            if isinstance(file, Path):
+                self._texts.follow(base.__module__, file, base.__module__.rpartition(".")[0])
+            for key, item in sorted(vars(base).items()):
+                self._attribute(f"{where} {base.__qualname__}.{key}", key, item)
+
+    def _attribute(self, where: str, key: str, item: Any) -> None:
+        """One attribute of a class."""
+        inner = [item]
+        if isinstance(item, (staticmethod, classmethod)):
+            inner = [item.__func__]
+        elif isinstance(item, property):
+            inner = [one for one in (item.fget, item.fset, item.fdel) if one is not None]
+        elif isinstance(item, functools.cached_property):
+            inner = [item.func]
+        for one in inner:
+            if isinstance(one, _PLAIN):
+                made = one.__code__.co_filename == "<string>" or not is_own(str(one.__globals__.get("__name__")))
+                if not (made and key.startswith("__")):  # those of a dataclass follow from its fields
+                    self._function(where, one)
+            elif hasattr(type(one), "__get__") and not is_own(type(one).__module__):
+                self.found[where] = type(one).__name__  # a slot, a field of a named tuple
+            elif not key.startswith(("__", "_abc_")):
+                self.follow(where, one)
+
+    def _container(self, where: str, value: Any) -> None:
+        """A list, tuple, mapping or set, item by item."""
+        self.found[where] = f"{type(value).__name__} {len(value)}"
+        items = list(value.items()) if isinstance(value, Mapping) else list(enumerate(value))
+        if isinstance(value, (set, frozenset)) or all(isinstance(one, SCALARS) for pair in items for one in pair):
+            self.found[where] += self._content(where, value)
+        else:
+            for number, (key, item) in enumerate(items):
+                self.follow(f"{where} [{number}] key", key)
+                self.follow(f"{where} [{number}]", item)
+        if is_own(type(value).__module__):
+            self.follow(f"{where} class", type(value))
+        for key, item in sorted(getattr(value, "__dict__", {}).items()):
+            self.follow(f"{where}.{key}", item)
+
+    def _built_in(self, where: str, value: Any) -> None:
+        """A function of Python or of a compiled package."""
+        module = getattr(value, "__module__", None)
+        self.found[where] = f"{module}.{getattr(value, '__qualname__', value.__name__)}"
+        holder = getattr(value, "__self__", None)
+        if holder is not None and not isinstance(holder, types.ModuleType):
+            self.follow(f"{where} object", holder)
+
+    def _object(self, where: str, value: Any) -> None:
+        """Data by its content; another object by its class and its attributes."""
+        if not dataclasses.is_dataclass(value):  # whose class may be the user's
+            with contextlib.suppress(NoContentError):
+                self.found[where] = content_hash(value)
+                return
+        state = _state(value)
+        if state is None:
+            self.found[where] = self._content(where, value)
+            return
+        self.follow(f"{where} class", type(value))
+        for key, item in sorted(state.items()):
+            self.follow(f"{where}.{key}", item)
+
+    def _content(self, where: str, value: Any) -> str:
+        try:
+            return content_hash(value)
+        except NoContentError as error:
+            raise InvalidInputError(
+                f"{self._texts.name} depends on a value that cannot be told from others ({where}: {error}): use "
+                "functions at the top of a module, with numbers, text or arrays bound by functools.partial, or name "
+                f"what decides it, depends_on={{{where!r}: ...}}"
+            ) from None
+
+
+def _is_torch_word(value: Any) -> bool:
+    """Types, devices and layouts of torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, (torch.dtype, torch.device, torch.layout))
+
+
+def _state(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object, if they are all that it is: no state in C, no own way to be copied.
+
+    >>> _state(functools.partial(len)), _state(np.arange(2)), _state(Texts("train"))["name"]
+    (None, None, 'train')
+    """
+    kind: Any = type(value)
+    if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
+        return None
+    try:
+        made, given, state, *rest = value.__reduce_ex__(2)
+    except Exception:  # noqa: BLE001  a user's object may raise anything
+        return None
+    if made is not getattr(copyreg, "__newobj__", None) or given != (kind,) or any(rest):
+        return None
+    parts = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+    if not all(isinstance(one, (dict, types.NoneType)) for one in parts):
+        return None
+    # An object of a package may keep more than Python can see; one with attributes keeps it there.
+    if not hasattr(value, "__dict__") and parts[1] is None and not is_own(kind.__module__):
+        return None
+    return {str(key): item for one in parts for key, item in (one or {}).items()}
 
 
 def _typed_in(name: str, function: types.FunctionType) -> str:
     """The text of a function of a notebook."""
+    if main_name is not None:
+        return ""  # a worker has been given the code itself, and has no text
     try:
         return inspect.getsource(function)
     except (OSError, TypeError):
@@ -229,186 +391,27 @@ def _check_current(name: str, function: types.FunctionType, path: Path, module: 
     )
 
 
-def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Every module that a text may import, inside functions too, with the packages around it."""
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                around = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*around, base] if base else around)
-            names = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-        for one in names:
-            parts = one.split(".")
-            yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1) if parts[0])
-
-
-@functools.cache
-def _installed() -> tuple[str, ...]:
-    """Folders of installed packages and of Python itself."""
-    return tuple({str(Path(path).resolve()) for key, path in sysconfig.get_paths().items() if "lib" in key})
-
-
-def _own_file(module: str) -> Path | str | None:
-    """The file of a user's module, the top-level name of an installed package, or None (no module, or Python's own)."""
-    top = module.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return None
-    if top == "coalmine":
-        return top
-    loaded = sys.modules.get(module)
-    origin = getattr(loaded, "__file__", None)
-    if loaded is None:
-        try:
-            spec = importlib.util.find_spec(module)
-        except (ImportError, AttributeError, ValueError):
-            return None
-        origin = spec.origin if spec else None
-    if not origin:
-        return None
-    path = Path(origin).resolve()
-    if any(path.is_relative_to(folder) for folder in _installed()) or {"site-packages", "dist-packages"} & {
-        *path.parts
-    }:
-        return top
-    return path if path.suffix == ".py" else top
-
-
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    return metadata.packages_distributions()
-
-
-def _versions(top: str) -> dict[str, str]:
-    """The versions of the distributions that a package comes from."""
-    return {one: metadata.version(one) for one in sorted(set(_distributions().get(top, [])))}
-
-
-class _Values:
-    """The values that a function carries or reads: bound arguments, defaults, enclosing variables, module variables."""
-
-    def __init__(self, name: str, texts: _Texts) -> None:
-        self._name, self._texts = name, texts
-        self._seen: set[int] = set()
-        self.found: dict[str, str] = {}
-
-    def note(self, where: str, value: Any, *, must: bool = False) -> None:
-        """One value: a function of the user is followed, data is hashed, for anything else its module's text speaks."""
-        below = layers(value)
-        if isinstance(below[-1], types.FunctionType):
-            for depth, layer in enumerate(below):
-                if isinstance(layer, functools.partial):
-                    self._bound(f"{where} arguments {depth}", layer, must=must)
-                elif isinstance(layer, types.MethodType):
-                    self._object(f"{where} object {depth}", layer.__self__, must=must)
-                elif isinstance(layer, types.FunctionType):
-                    self._function(layer, must=must and layer is below[-1])
-        elif not isinstance(value, (types.ModuleType, types.BuiltinFunctionType, type)):
-            try:
-                self.found[where] = content_hash(value)
-            except NoContentError as error:
-                if must:
-                    raise InvalidInputError(
-                        f"{self._name} depends on a value that cannot be told from others ({where}: {error}): use "
-                        "functions at the top of a module, with numbers, text or arrays bound by functools.partial"
-                    ) from None
-
-    def _bound(self, where: str, partial: functools.partial[Any], *, must: bool) -> None:
-        """Bound arguments: functions among them are followed, all else is one content."""
-        named = [*enumerate(partial.args), *sorted(partial.keywords.items())]
-        functions = [key for key, value in named if isinstance(layers(value)[-1], types.FunctionType)]
-        for key, value in named:
-            if key in functions:
-                inner: types.FunctionType = layers(value)[-1]
-                behind = _texts(self._name, inner)
-                self._texts.sources.update(behind.sources)
-                self._texts.packages.update(behind.packages)
-                self.found[f"{where} {key}"] = content_hash([label(value), *_code(inner.__code__)])
-                self.note(f"{where} {key}", value, must=must)
-        rest = {key: value for key, value in partial.keywords.items() if key not in functions}
-        data = [value for key, value in enumerate(partial.args) if key not in functions]
-        self.note(where, [tuple(data), dict(sorted(rest.items()))], must=must)
-
-    def _object(self, where: str, value: Any, *, must: bool) -> None:
-        """The object behind a method: its attributes, objects among them too, and the text of its class."""
-        if isinstance(value, (types.ModuleType, type)) or id(value) in self._seen:
-            return
-        self._seen.add(id(value))
-        if not _is_plain(value):
-            self.note(where, value, must=must)
-            return
-        for kind in type(value).__mro__[:-1]:
-            file = _own_file(kind.__module__)
-            if isinstance(file, Path) and kind.__module__ not in (*self._texts.sources, "__main__"):
-                self._texts.follow(kind.__module__, file, kind.__module__.rpartition(".")[0])
-            for method in vars(kind).values():
-                if isinstance(method, types.FunctionType):
-                    self._function(method, must=False)
-        self.found[f"{where} class"] = f"{type(value).__module__}.{type(value).__qualname__}"
-        for key, item in sorted(vars(value).items()):
-            inside = self._object if _is_plain(item) else self.note
-            inside(f"{where} {key}", item, must=must)
-
-    def _function(self, function: types.FunctionType, *, must: bool) -> None:
-        """A function's values; those of its module's variables only where the module is the user's."""
-        if id(function) in self._seen:
-            return
-        self._seen.add(id(function))
-        where = f"{_owner(function)}:{function.__qualname__}"
-        for index, default in enumerate(function.__defaults__ or ()):
-            self.note(f"{where} default {index}", default, must=must)
-        for key, default in sorted((function.__kwdefaults__ or {}).items()):
-            self.note(f"{where} default {key}", default, must=must)
-        for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            self.note(f"{where} enclosing {variable}", cell.cell_contents, must=must)
-        if _owner(function) == _INTERACTIVE:
-            self._texts.sources[where] = _typed_in(self._name, function)
-        elif _owner(function) not in self._texts.sources:
-            return
-        names = _names(function.__code__)
-        for variable in sorted(names & function.__globals__.keys()):
-            value = function.__globals__[variable]
-            if not isinstance(value, types.ModuleType):
-                self.note(f"{_owner(function)}.{variable}", value)
-            elif value.__name__ in self._texts.sources:
-                for inner in sorted(names & vars(value).keys()):
-                    self.note(f"{value.__name__}.{inner}", getattr(value, inner))
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether all that an object is stands in its ``__dict__``: no slots, no state in C, no own way to be copied.
-
-    >>> _is_plain(functools.partial(len)), _is_plain(np.arange(2)), _is_plain(_Texts({}, {}))
-    (False, False, True)
-    """
-    kind: Any = type(value)
-    if isinstance(value, type) or not hasattr(value, "__dict__"):
-        return False
-    if kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__:
-        return False
-    try:
-        made, given, state, *rest = value.__reduce_ex__(2)
-    except TypeError:
-        return False
-    whole = state is None or state == vars(value)
-    return made is getattr(copyreg, "__newobj__", None) and given == (kind,) and whole and not any(rest)
-
-
 def _code(code: types.CodeType) -> Iterator[Any]:
     """What a function's compiled code says, with that of the functions inside it."""
-    yield platform.python_version()
     yield from (code.co_code, code.co_names, code.co_varnames, code.co_freevars)
     for constant in code.co_consts:
-        yield list(_code(constant)) if isinstance(constant, types.CodeType) else repr(constant)
+        if isinstance(constant, types.CodeType):
+            yield list(_code(constant))
+        else:  # the items of a set have no order, and another one in each process
+            yield content_hash(constant) if isinstance(constant, frozenset) else repr(constant)
 
 
-def _names(code: types.CodeType) -> set[str]:
-    """Every name that a function and the functions inside it look up in its module."""
-    found = set(code.co_names)
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            found |= _names(inner)
-    return found
+def _names(code: types.CodeType) -> tuple[set[str], set[str]]:
+    """Every name that a function and the functions inside it look up: in its module, and anywhere; by a text too."""
+    inner = [one for one in code.co_consts if isinstance(one, types.CodeType)]
+    mine = {one.argval for one in dis.get_instructions(code) if one.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+    anywhere = set(code.co_names)
+    texts = {one for one in code.co_consts if isinstance(one, str) and one.isidentifier()}
+    if "globals" in mine:
+        mine |= texts
+    if {"globals", "getattr", "vars", "__dict__"} & anywhere:
+        anywhere |= texts
+    for one in inner:
+        theirs, others = _names(one)
+        mine, anywhere = mine | theirs, anywhere | others
+    return mine, anywhere

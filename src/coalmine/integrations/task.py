@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import faulthandler
 import functools
+import importlib.util
 import inspect
 import os
-import platform
 import random
 import signal
 import sys
@@ -19,11 +19,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine import seeds
 from coalmine.errors import InvalidInputError
-from coalmine.game import GameStoppedError, machine, trials_of, worlds_of
-from coalmine.integrations.identity import NoContentError, content_hash, function_identity, label, layers
+from coalmine.game import BLOCK_SIZE, GameStoppedError, machine, trials_of, worlds_of
+from coalmine.integrations.content import NoContentError, content_hash
+from coalmine.integrations.identity import label, layers
+from coalmine.integrations.known import Known
 from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
 from coalmine.store import BlockResult
 
@@ -58,10 +61,11 @@ def seed_of(fingerprint: str, trial: int) -> int:
 class FunctionTask:
     """A task (:class:`coalmine.game.Task`) that calls a user's functions.
 
-    ``contents`` are the hashes of the worlds' data, where they have some. ``code`` says what the functions are, so that
-    another machine can tell whether it has the same ones. With a ``timeout`` each training is watched by a thread
-    outside Python, which ends the process when the time is up and leaves a note of where the training was. What
-    exceptions say is kept in the store only with ``messages``: they may quote the data.
+    ``contents`` are the hashes of the worlds' data, where they have some. ``known`` says what the functions are, so
+    that another process or machine can tell whether it has the same ones. With ``batched`` the function trains up to
+    that many trials of one world in one call. With a ``timeout`` each call is watched by a thread outside Python, which
+    ends the process when the time is up and leaves a note of where the training was. What exceptions say is kept in
+    the store only with ``messages``: they may quote the data.
 
     A user's code may end its process, hang, or print: it has a process of its own, whatever the number of workers.
     """
@@ -71,12 +75,18 @@ class FunctionTask:
     scores: tuple[tuple[str, Score], ...]
     worlds: GivenWorlds
     contents: tuple[str, ...] | None = None
-    code: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    known: Known | None = None
+    batched: int | None = None
+    threads: int | None = None
     timeout: float | None = None
     messages: bool = False
     device: str = "cpu"
-    most_together: None = None
     separate: bool = True
+
+    @property
+    def most_together(self) -> int | None:
+        """As many blocks as fill a call that trains many."""
+        return None if self.batched is None else max(1, 2 * self.batched // BLOCK_SIZE)
 
     def on(self, device: str) -> Self:
         """Where a user's training runs is the user's business."""
@@ -84,19 +94,15 @@ class FunctionTask:
 
     def check(self) -> None:
         """An error unless the functions are the same here as where the task was made."""
-        here = code_of(self.train, dict(self.scores), self.worlds)
-        for name, told in self.code.items():
-            differs = [key for key, value in told.items() if name in here and here[name][key] != value]
-            if differs:
-                raise GameStoppedError(
-                    f"{name} is not the same on {platform.node()} as where the audit was started (its "
-                    f"{' and '.join(differs)} differ): install the same code and packages on every machine, or send "
-                    "the code along (ray job submit --working-dir)"
-                )
+        if self.known is not None:
+            self.known.check_once()
 
     def play(self, blocks: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
-        """Play the blocks one after the other, and see that none has changed the data of the others."""
-        results = [self._block(block, notes) for block in blocks]
+        """Play the blocks, one after the other or in few calls that train many; see that none has changed the data."""
+        self.check()
+        with _limited(self.threads):
+            trained = self._trained_together(np.concatenate([trials_of(block) for block in blocks]), notes)
+            results = [self._block(block, trained, notes) for block in blocks]
         if contents(self._built) != self.contents:
             raise GameStoppedError(
                 f"{title(self.train)} or its score changed its data set in place, so trials are not independent: work "
@@ -113,7 +119,34 @@ class FunctionTask:
             )
         return built
 
-    def _block(self, block: int, notes: Path | None) -> BlockResult:
+    def _trained_together(self, trials: NDArray[np.int64], notes: Path | None) -> dict[int, Any]:
+        """The models of many trials, each world's in calls of at most ``batched``; none without ``batched``.
+
+        A call that raises says nothing about which training failed: its trials are then trained one by one.
+        """
+        found: dict[int, Any] = {}
+        worlds = worlds_of(trials)
+        for world in (0, 1) if self.batched is not None else ():
+            mine = trials[worlds == world].tolist()
+            for first in range(0, len(mine), self.batched or 1):
+                some = mine[first : first + (self.batched or 1)]
+                dataset = self._built.world1 if world else self._built.world0
+                with contextlib.suppress(_TrialFailedError):
+                    found.update(zip(some, self._models(some, dataset, notes), strict=True))
+        return found
+
+    def _models(self, trials: list[int], dataset: Any, notes: Path | None) -> list[Any]:
+        """One call of a function that trains many."""
+        seeds = np.array([seed_of(self.fingerprint, trial) for trial in trials], dtype=np.int64)
+        with self._watched(trials[0], notes), _seeded(int(seeds[0])), self._reading(), _printing_elsewhere():
+            models = list(self._guarded("train", self.train, dataset, seeds))
+        if len(models) != len(trials):
+            raise GameStoppedError(
+                f"train = {title(self.train)} gave {len(models)} models for {len(trials)} seeds: expected one for each"
+            )
+        return models
+
+    def _block(self, block: int, trained: Mapping[int, Any], notes: Path | None) -> BlockResult:
         """One block. A training that raises fails its trial alone; when none of a block ends, the game is stopped."""
         trials = trials_of(block)
         worlds = worlds_of(trials)
@@ -124,7 +157,7 @@ class FunctionTask:
             dataset = built.world1 if worlds[index] else built.world0
             try:
                 with self._watched(trial, notes):
-                    scores[index] = self._trial(trial, dataset, built.canary)
+                    scores[index] = self._trial(trial, dataset, built.canary, trained)
             except _TrialFailedError as error:
                 failures[trial] = error
         if len(failures) == trials.size:
@@ -142,12 +175,17 @@ class FunctionTask:
             failures={trial: error.kept for trial, error in failures.items()},
         )
 
-    def _trial(self, trial: int, dataset: Any, canary: Any) -> list[float]:
+    def _trial(self, trial: int, dataset: Any, canary: Any, trained: Mapping[int, Any]) -> list[float]:
         """Train once and take every score, under the trial's own seed."""
         seed = seed_of(self.fingerprint, trial)
         ready = "torch" in sys.modules
-        with _seeded(seed):
-            model = self._guarded("train", self.train, dataset, seed)
+        with _seeded(seed), self._reading(), _printing_elsewhere():
+            if trial in trained:
+                model = trained[trial]
+            elif self.batched is not None:
+                [model] = self._guarded("train", self.train, dataset, np.array([seed]))
+            else:
+                model = self._guarded("train", self.train, dataset, seed)
             values = [
                 self._guarded(name, score, *((model, canary) if wants_canary(score) else (model,)))
                 for name, score in self.scores
@@ -155,7 +193,7 @@ class FunctionTask:
         if not ready and "torch" in sys.modules:
             # The training has loaded torch, whose generator could not be seeded before it was there: the first trial of
             # every process would draw the same numbers. Once more, from the seed.
-            return self._trial(trial, dataset, canary)
+            return self._trial(trial, dataset, canary, trained)
         return [_one_number(value, trial, title(score)) for value, (_, score) in zip(values, self.scores, strict=True)]
 
     def _guarded(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -178,6 +216,10 @@ class FunctionTask:
         finally:
             if os.getpid() != process:  # the user's code has forked, and the child has come back from it
                 os._exit(0)
+
+    def _reading(self) -> contextlib.AbstractContextManager[None]:
+        """Stop the game when a training reads a file that its identity does not know."""
+        return self.known.reading(label(self.train)) if self.known is not None else contextlib.nullcontext()
 
     def post_mortem(self, notes: Path) -> str | None:
         """Why a worker process ended: a training that was too slow (which, and where it was)."""
@@ -229,19 +271,6 @@ def title(function: Callable[..., Any], *, texts: bool = False) -> str:
     return name
 
 
-def code_of(train: Train, scores: Mapping[str, Score], worlds: GivenWorlds) -> dict[str, Any]:
-    """What each function is that was imported from a file; what was typed in travels as it is."""
-    named = {"train": train, **scores, **({"worlds": worlds} if callable(worlds) else {})}
-    found = {}
-    for name, function in named.items():
-        inner = layers(function)[-1]
-        if getattr(sys.modules.get(inner.__module__), inner.__qualname__.partition(".")[0], None) is None:
-            continue
-        if inner.__module__ != "__main__":
-            found[name] = {key: one for key, one in function_identity(name, function).items() if key != "function"}
-    return found
-
-
 def check_signatures(train: Train, score: Score) -> None:
     """``train(dataset, seed)`` and ``score(model)`` or ``score(model, canary)``."""
     try:
@@ -268,7 +297,8 @@ def build(worlds: GivenWorlds) -> Worlds:
     if not callable(worlds):
         return as_worlds(worlds)
     try:
-        given = worlds()
+        with _printing_elsewhere():
+            given = worlds()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's code may raise anything
         raise GameStoppedError(_reason("worlds", error), kept=_reason("worlds", error, message=False)) from None
     return as_worlds(given)
@@ -317,6 +347,37 @@ def contents(worlds: Worlds) -> tuple[str, ...] | None:
         return content_hash(worlds.world0), content_hash(worlds.world1), content_hash(worlds.canary)
     except NoContentError:
         return None
+
+
+def _printing_elsewhere() -> contextlib.AbstractContextManager[Any]:
+    """What a user's function prints goes to stderr: stdout is for results."""
+    return contextlib.redirect_stdout(sys.stderr)
+
+
+@contextlib.contextmanager
+def _limited(threads: int | None) -> Iterator[None]:
+    """Let torch and the BLAS libraries use so many threads at most."""
+    torch = sys.modules.get("torch")
+    if threads is None:
+        yield
+        return
+    before = torch.get_num_threads() if torch else 0
+    if torch:
+        torch.set_num_threads(threads)
+    try:
+        with _blas_limited(threads):
+            yield
+    finally:
+        if torch:
+            torch.set_num_threads(before)
+
+
+def _blas_limited(threads: int) -> contextlib.AbstractContextManager[Any]:
+    """The same for what NumPy and SciPy call, where threadpoolctl is installed."""
+    if importlib.util.find_spec("threadpoolctl") is None:
+        return contextlib.nullcontext()
+    threadpoolctl = importlib.import_module("threadpoolctl")
+    return threadpoolctl.threadpool_limits(limits=threads)  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager

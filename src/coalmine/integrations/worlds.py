@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.integrations.content import library
 from coalmine.records import Relation
 
 
@@ -55,8 +56,9 @@ def neighbours(
     """The worlds of a data set and a canary: world 1 has ``copies`` more rows, each the canary (``add_remove``), or has
     the canary in the place of ``row`` (``replace``).
 
-    The data set may be an array or a tensor (rows first), a tuple of these with as many rows each, a torch
-    ``TensorDataset``, or a list of rows; the canary is one row of it in the same form.
+    The data set may be an array, a tensor or a JAX array (rows first), a tuple or mapping of these with as many rows
+    each, a list of rows, a torch data set with a length, a Hugging Face ``Dataset``, or a frame of pandas or Polars.
+    The canary is one row of it in the same form: an item of the data set, or a mapping from the columns to values.
 
     >>> worlds = neighbours((np.zeros((3, 2)), np.zeros(3)), ([5.0, 0.0], 1.0))
     >>> worlds.world1[0].shape, worlds.world1[1].tolist()
@@ -69,6 +71,17 @@ def neighbours(
         inner = neighbours(dataset.tensors, canary, relation=relation, copies=k, row=row)
         world1: Any = torch.utils.data.TensorDataset(*inner.world1)
         return dataclasses.replace(inner, world0=dataset, world1=world1)
+    if library("torch.utils.data", dataset, "Dataset") or library("datasets", dataset, "Dataset"):
+        changed = _in_a_data_set(dataset, canary, relation=relation, copies=k, row=row)
+        return Worlds(world0=dataset, world1=changed, canary=canary, relation=relation, copies=k)
+    if library("pandas", dataset, "DataFrame") or library("polars", dataset, "DataFrame"):
+        changed = _in_a_frame(dataset, canary, relation=relation, copies=k, row=row)
+        return Worlds(world0=dataset, world1=changed, canary=canary, relation=relation, copies=k)
+    if isinstance(dataset, Mapping):
+        values = _row_of(dataset, canary)
+        inner = neighbours(tuple(dataset.values()), tuple(values), relation=relation, copies=k, row=row)
+        world1 = dict(zip(dataset, inner.world1, strict=True))
+        return Worlds(world0=dataset, world1=world1, canary=canary, relation=relation, copies=k)
     if isinstance(dataset, tuple):
         parts = tuple(canary) if isinstance(canary, (tuple, list)) else (canary,)
         if len(parts) != len(dataset):
@@ -84,16 +97,69 @@ def neighbours(
     return Worlds(world0=dataset, world1=world1, canary=canary, relation=relation, copies=k)
 
 
-def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
-    """World 1 of one array, tensor or list."""
-    if not hasattr(data, "__len__"):
-        raise _validate.reject("dataset", data, "an array, a tensor, a TensorDataset, a list or a tuple of these")
-    rows = len(data)
+def _check_row(rows: int, *, relation: Relation, copies: int, row: int) -> None:
+    """A replaced row is one that is there, once."""
     if relation is Relation.REPLACE:
         if copies != 1:
             raise _validate.reject("copies", copies, "1 with relation 'replace'")
         if not -rows <= _validate.integer("row", row, at_least=-rows) < rows:
             raise _validate.reject("row", row, f"the number of a row, at most {rows - 1}")
+
+
+def _row_of(columns: Iterable[Any], canary: Any) -> list[Any]:
+    """The canary's value for each column."""
+    names = list(columns)
+    if not isinstance(canary, Mapping) or set(canary) != set(names):
+        raise InvalidInputError(f"canary = {canary!r} does not fit the data set: expected a value for each of {names}")
+    return [canary[name] for name in names]
+
+
+def _in_a_data_set(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
+    """World 1 of a torch or Hugging Face data set: the same items with one more, or with one in another's place."""
+    if not hasattr(data, "__len__"):
+        raise _validate.reject("dataset", data, "a data set with a length")
+    rows = len(data)
+    _check_row(rows, relation=relation, copies=copies, row=row)
+    replaced = relation is Relation.REPLACE
+    if library("datasets", data, "Dataset"):
+        _row_of(data.column_names, canary)
+        some = data.select([index for index in range(rows) if not (replaced and index == row % rows)])
+        new = type(data).from_list([dict(canary)] * copies, features=data.features)
+        return sys.modules["datasets"].concatenate_datasets([some, new])
+    tools = sys.modules["torch.utils.data"]
+    if replaced:
+        order = [rows if index == row % rows else index for index in range(rows)]
+        return tools.Subset(tools.ConcatDataset([data, _Items([canary])]), order)
+    return tools.ConcatDataset([data, _Items([canary] * copies)])
+
+
+class _Items(list[Any]):
+    """Rows that are not in a data set yet."""
+
+
+def _in_a_frame(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
+    """World 1 of a data frame."""
+    rows = len(data)
+    _check_row(rows, relation=relation, copies=copies, row=row)
+    values = dict(zip(data.columns, _row_of(data.columns, canary), strict=True))
+    place = row % rows if relation is Relation.REPLACE else rows
+    if library("polars", data, "DataFrame"):
+        new = type(data)([values] * copies, schema=data.schema)
+        return type(data).vstack(data[:place], new).vstack(data[place + 1 :])
+    new = type(data)([values] * copies).astype(data.dtypes.to_dict())
+    pandas = sys.modules["pandas"]
+    parts = [data.iloc[:place], new, data.iloc[place + 1 :]]
+    return pandas.concat([one for one in parts if len(one)], ignore_index=True)
+
+
+def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
+    """World 1 of one array, tensor or list."""
+    if not hasattr(data, "__len__"):
+        raise _validate.reject(
+            "dataset", data, "an array, a tensor, a list, a data set, a data frame, or these by parts"
+        )
+    rows = len(data)
+    _check_row(rows, relation=relation, copies=copies, row=row)
     torch = sys.modules.get("torch")
     try:
         if isinstance(data, list):
@@ -105,6 +171,12 @@ def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: in
             if relation is Relation.ADD_REMOVE:
                 return torch.cat([data, one.expand(copies, *data.shape[1:])])
             changed: Any = data.clone()
+        elif library("jax", data, "Array"):
+            jnp = sys.modules["jax.numpy"]
+            one = jnp.asarray(canary, dtype=data.dtype).reshape(data.shape[1:])
+            if relation is Relation.REPLACE:
+                return data.at[row].set(one)
+            return jnp.concatenate([data, jnp.broadcast_to(one, (copies, *data.shape[1:]))])
         else:
             one = np.asarray(canary, dtype=data.dtype).reshape(data.shape[1:])
             if relation is Relation.ADD_REMOVE:

@@ -15,11 +15,10 @@ import torch
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.probing import rows
 from coalmine.probing.bench import SPARE, Bench, World
+from coalmine.probing.noise import TOLERANCE as TOLERANCE
 from coalmine.probing.release import Observation
 from coalmine.probing.tape import Key, Layout, Site
 
-TOLERANCE = 1e-3
-"""Relative: what exact measures let pass as rounding."""
 _CALLS = 4
 """Calls after which a step that has changed nothing is given up."""
 _FAR = (-30.0, -3e3, 3e3)

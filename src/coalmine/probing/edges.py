@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import Reading, delta
+from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.search import Crafter, Influence, Tried, attempt
+from coalmine.probing.search import Influence, Tried, attempt
 from coalmine.records import Sampling
 
 
@@ -58,7 +59,7 @@ def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measur
     """Rows that break the step, or make it leave out its update: success itself tells that they were there."""
     findings = _of(influence.failed)
     broken: list[str] = []
-    for name, row in Crafter(bench).broken():
+    for name, row in Crafter(bench.base, bounds=bench.subject.bounds).broken():
         one = attempt(bench, reading, row, 1.0)
         if one.shown:
             broken.append(name)

@@ -18,18 +18,22 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
 from coalmine.probing import faults
-from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import TOLERANCE, Reading, delta
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.release import Observation
 
+if TYPE_CHECKING:  # the tests are for every step; only those of torch need torch
+    from coalmine.probing.bench import Bench
+    from coalmine.probing.carriers import Reading
+    from coalmine.probing.release import Observation
+
+TOLERANCE = 1e-3
+"""Relative: what exact measures let pass as rounding."""
 Noise = NDArray[np.float64]
 _KEPT = 1024
 """Coordinates of a tensor whose every value is kept for the tests of law and independence."""
@@ -70,13 +74,15 @@ class Sample:
         return math.sqrt(float(self.squares.sum()) / stats.chi2.ppf(level, self.numbers))
 
 
-Pairs = Iterable[tuple[Observation, Observation]]
+Pairs = Iterable[tuple["Observation", "Observation"]]
 """Runs with new noise, each with what it would have been without."""
 Runs = Iterable[list[Noise]]
 """For each run the noise of every carrier."""
 
 
 def _difference(reading: Reading, before: Observation, shown: Observation) -> list[Noise]:
+    from coalmine.probing.carriers import delta
+
     return [delta(shown[one.name], before[one.name]).numpy() for one in reading.noised]
 
 

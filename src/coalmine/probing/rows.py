@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
-import torch
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 
-_ROW_TYPES = (torch.Tensor, np.ndarray)
+if TYPE_CHECKING:
+    import torch
+
+
+def _is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
+    """Whether a value is a tensor of torch, which need not be installed."""
+    loaded = sys.modules.get("torch")
+    return loaded is not None and isinstance(value, loaded.Tensor)
 
 
 def leaves(tree: Any) -> list[Any]:
     """The tensors and arrays of a batch whose first axis counts rows, in a fixed order.
 
-    >>> [tuple(one.shape) for one in leaves({"x": torch.zeros(4, 2), "y": np.zeros(4), "name": "a"})]
+    >>> [tuple(one.shape) for one in leaves({"x": np.zeros((4, 2)), "y": np.zeros(4), "name": "a"})]
     [(4, 2), (4,)]
     """
     found: list[Any] = []
@@ -27,7 +34,7 @@ def leaves(tree: Any) -> list[Any]:
 
 def _map(tree: Any, change: Callable[[Any], Any]) -> Any:
     """The same structure with every row tensor changed; everything else stays."""
-    if isinstance(tree, _ROW_TYPES):
+    if isinstance(tree, np.ndarray) or _is_tensor(tree):
         return change(tree) if tree.ndim else tree
     if isinstance(tree, Mapping):
         items = {key: _map(value, change) for key, value in tree.items()}
@@ -49,7 +56,7 @@ def _rebuilt(kind: type, items: dict[Any, Any]) -> Any:
 def size(batch: Any) -> int:
     """How many rows a batch has; an error where its parts disagree.
 
-    >>> size((torch.zeros(4, 2), torch.zeros(4)))
+    >>> size((np.zeros((4, 2)), np.zeros(4)))
     4
     """
     parts = leaves(batch)
@@ -69,7 +76,9 @@ def take(batch: Any, rows: Sequence[int]) -> Any:
     where = np.asarray(rows, dtype=np.int64)
 
     def pick(leaf: Any) -> Any:
-        return leaf[torch.from_numpy(where).to(leaf.device)] if isinstance(leaf, torch.Tensor) else leaf[where]
+        if not _is_tensor(leaf):
+            return leaf[where]
+        return leaf[sys.modules["torch"].from_numpy(where).to(leaf.device)]
 
     return _map(batch, pick)
 
@@ -82,7 +91,9 @@ def join(batches: Sequence[Any]) -> Any:
 
     def glue(leaf: Any) -> Any:
         parts = [leaf, *(next(one) for one in others)]
-        return torch.cat(parts) if isinstance(leaf, torch.Tensor) else np.concatenate(parts)
+        if not _is_tensor(leaf):
+            return np.concatenate(parts)
+        return sys.modules["torch"].cat(parts)
 
     return _map(batches[0], glue)
 
@@ -93,8 +104,8 @@ def changed(row: Any, values: Sequence[Any]) -> Any:
 
     def put(leaf: Any) -> Any:
         value = next(given)
-        if isinstance(leaf, torch.Tensor):
-            return torch.as_tensor(value).to(dtype=leaf.dtype, device=leaf.device).reshape(leaf.shape)
+        if _is_tensor(leaf):
+            return sys.modules["torch"].as_tensor(value).to(dtype=leaf.dtype, device=leaf.device).reshape(leaf.shape)
         return np.asarray(value).astype(leaf.dtype).reshape(leaf.shape)
 
     return _map(row, put)
@@ -104,9 +115,10 @@ def numbers(row: Any) -> list[np.ndarray[Any, Any]]:
     """The leaves of a row as arrays of double precision (whole numbers stay whole)."""
     found = []
     for leaf in leaves(row):
-        array = leaf.detach().cpu() if isinstance(leaf, torch.Tensor) else leaf
-        if isinstance(array, torch.Tensor):
-            array = (array.double() if array.is_floating_point() else array).numpy()
+        array: Any = leaf
+        if _is_tensor(leaf):
+            here = leaf.detach().cpu()
+            array = (here.double() if here.is_floating_point() else here).numpy()
         found.append(np.array(array, dtype=np.float64 if np.issubdtype(array.dtype, np.floating) else None))
     return found
 
@@ -124,7 +136,7 @@ def check(batch: Any) -> int:
 def describe(row: Any) -> str:
     """A row in a few words, so that it can be made again.
 
-    >>> describe((torch.full((1, 3), 2.0), torch.tensor([1])))
+    >>> describe((np.full((1, 3), 2.0), np.array([1])))
     'values from 2 to 2, norm 3.46; label 1'
     """
     parts = []

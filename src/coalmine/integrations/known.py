@@ -1,0 +1,91 @@
+"""What is known of a user's functions before the game, held against what they are where they are played."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coalmine.errors import InvalidInputError
+from coalmine.game import GameStoppedError
+from coalmine.integrations import identity, reads
+
+_checked: set[str] = set()
+"""In a worker: the audits whose functions have been compared."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Known:
+    """The identity of every function of an audit, and the files that it covers.
+
+    A worker imports the user's modules by itself, so it may find other text or other values than the process that named
+    the run. ``main`` is what ``__main__`` is called there.
+    """
+
+    functions: tuple[tuple[str, Callable[..., Any], identity.Followed], ...]
+    files: tuple[Path, ...]
+    depends_on: Mapping[str, Any]
+    main: str
+    process: int
+
+    @classmethod
+    def of(cls, functions: Sequence[tuple[str, Callable[..., Any]]], *, depends_on: Mapping[str, Any]) -> Known:
+        """What this process knows."""
+        followed = [(name, one, identity.followed(name, one, depends_on=depends_on)) for name, one in functions]
+        files = {file for _, _, found in followed for file in found.files}
+        files |= {value.resolve() for value in depends_on.values() if isinstance(value, Path)}
+        return cls(
+            functions=tuple(followed),
+            files=tuple(sorted(files)),
+            depends_on=depends_on,
+            main=identity.name_of_main(),
+            process=os.getpid(),
+        )
+
+    def identity_of(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """What a function of the audit is."""
+        return next(found.identity for _, one, found in self.functions if one is function)
+
+    def check_once(self) -> None:
+        """In another process, before the first training changes anything: stop where a function is not the same."""
+        token = f"{self.process} {[found.identity for _, _, found in self.functions]}"
+        if os.getpid() == self.process or token in _checked:
+            return
+        _checked.add(token)
+        identity.main_name = self.main
+        for name, function, expected in self.functions:
+            try:
+                found = identity.followed(name, function, depends_on=self.depends_on)
+            except InvalidInputError as error:
+                raise GameStoppedError(f"in a worker process {error}") from None
+            other = _differences(expected, found)
+            if other:
+                raise GameStoppedError(
+                    f"{name} = {identity.label(function)} is not the same in a worker process on {platform.node()} "
+                    f"({', '.join(other[:3])}): something was changed after it was imported, in a file or in the "
+                    "running program, or this machine has other code: bind it with functools.partial, play in this "
+                    "process (Execution(engine='inline')), or install the same code on every machine"
+                )
+
+    @contextlib.contextmanager
+    def reading(self, name: str) -> Iterator[None]:
+        """Stop the game when something inside reads a file that is not covered."""
+        with reads.watched(self.files) as unknown:
+            yield
+        if unknown:
+            raise GameStoppedError(
+                f"{name} reads {unknown[0].name!r}, which may change while its trials are reused: name it, "
+                f"depends_on={{{unknown[0].name!r}: Path({str(unknown[0])!r})}}"
+            )
+
+
+def _differences(expected: identity.Followed, found: identity.Followed) -> list[str]:
+    """What is not the same: places of values, or parts of the identity. A worker has no text of what was typed in."""
+    places = expected.values.keys() | found.values.keys()
+    other = sorted(place for place in places if expected.values.get(place) != found.values.get(place))
+    parts = [part for part in expected.identity if part not in ("typed in", "values")]
+    return other + [part for part in parts if expected.identity[part] != found.identity[part]]

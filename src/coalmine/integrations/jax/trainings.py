@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from coalmine import _validate
+from coalmine.auditing.config import Execution
 from coalmine.auditing.results import AuditResult
 from coalmine.errors import InvalidInputError
 from coalmine.integrations.functions import audit_function
@@ -53,6 +54,9 @@ def audit(
     def many(function: Train) -> Many:
         return Many(function, scoring, canary=canary, together=together)
 
+    if not {"workers", "timeout", "execution"} & options.keys():
+        # One compiled call fills the machine by itself, and what was compiled stays in this process.
+        options["execution"] = Execution(engine="inline")
     picks: dict[str, Score] = {name: _Pick(one, number) for number, (name, one) in enumerate(scoring.items())}
     return audit_function(
         many(train),

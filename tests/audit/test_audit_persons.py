@@ -59,5 +59,5 @@ def test_an_audit_whose_trainings_all_fail_says_so(settings, play):
                   "noise_multiplier": 2.0},
         adversaries=({"name": "identifiability"},),
     )  # fmt: skip
-    with pytest.raises(InvalidInputError, match="every training of identifiability in world 0 failed"):
+    with pytest.raises(InvalidInputError, match="every training of identifiability failed"):
         play(made)

@@ -26,7 +26,7 @@ def example(request, monkeypatch, tmp_path):
 
     def by_name(name, function, **options):
         found = real(name, function, **options)
-        return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
+        return dataclasses.replace(found, identity={"function": identity.label(function)})
 
     monkeypatch.setattr(identity, "followed", by_name)
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ def fixed_seeds(monkeypatch):
 
     def by_name(name, function, **options):
         found = real(name, function, **options)
-        return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
+        return dataclasses.replace(found, identity={"function": identity.label(function)})
 
     monkeypatch.setattr(identity, "followed", by_name)
     monkeypatch.setattr(functions, "title", lambda function, *, texts=False: identity.label(function))

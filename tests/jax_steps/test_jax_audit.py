@@ -52,7 +52,7 @@ def play(tmp_path, monkeypatch):
 
     def by_name(name, function, **options):
         found = real(name, function, **options)
-        return dataclasses.replace(found, identity={"function": identity.label(function)}, values={})
+        return dataclasses.replace(found, identity={"function": identity.label(function)})
 
     monkeypatch.setattr(identity, "followed", by_name)
 

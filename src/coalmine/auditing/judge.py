@@ -29,9 +29,8 @@ from coalmine.theory.curves import gaussian_mu
 
 ENOUGH = 0.8
 """A training that leaks clearly more must have been refuted with this probability before a claim is consistent."""
-LEAST_SHARE = 1 / 2
-"""A training with this share of the claimed noise leaks clearly more."""
-SHARES = (LEAST_SHARE, 1 / 3, 1 / 5, 1 / 10)
+HALF = 1 / 2
+SHARES = (HALF, 1 / 3, 1 / 5, 1 / 10)
 """Shares of the claimed noise that are tried: the largest that would have been refuted is named."""
 _WORDS = {1 / 2: "half", 1 / 3: "a third", 1 / 5: "a fifth", 1 / 10: "a tenth"}
 _WRONG_WAY = 1e-3
@@ -92,11 +91,12 @@ class Judgement:
     doubts: tuple[str, ...] = ()
     control: bool | None = None
     noise_multiplier: float | None = None
+    least_share: float = HALF
 
     @property
     def speaks(self) -> bool:
         """Whether this attack could have refuted a training that leaks clearly more."""
-        enough = self.share is not None and self.share >= LEAST_SHARE
+        enough = self.share is not None and self.share >= self.least_share
         return (enough if self.control is None else self.control) and not self.doubts
 
 
@@ -169,6 +169,7 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
         doubts=tuple(_doubts(scores, failed, claim=claim, copies=copies, caught=control is True)),
         control=control,
         noise_multiplier=_noise_left(scores, claim, level=each, copies=copies) if strongest.refuted else None,
+        least_share=least_share(claim),
     )
 
 
@@ -194,6 +195,7 @@ def _weigh_guesses(one: Evidence, design: Design) -> Judgement:
         doubts=found.verdict.reasons[1:] if open_still else (),
         control=control,
         noise_multiplier=None if noise is None else float(noise),
+        least_share=HALF,
     )
 
 
@@ -317,6 +319,15 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
     )
 
 
+def least_share(claim: Claim) -> float:
+    """A training with this share of the claimed noise leaks clearly more, and must have been refuted.
+
+    Half the noise of a mechanism. A claimed ε at a small δ is tested without any assumption, which takes many times as
+    many trials for half the noise: there a fifth is enough, and the verdict says so.
+    """
+    return 1 / 5 if isinstance(claim, EpsilonClaim) else HALF
+
+
 def _less(claim: Claim, share: float) -> str:
     """A training with less noise, in words."""
     if isinstance(claim, EpsilonClaim):
@@ -326,7 +337,7 @@ def _less(claim: Claim, share: float) -> str:
 
 def _twin(one: Evidence) -> str:
     """What the positive control was."""
-    left = one.control.attack.control if one.control else LEAST_SHARE
+    left = one.control.attack.control if one.control else HALF
     if left == 0.0:
         return "the broken twin of the training"
     what = "training" if one.attack.trained else "mechanism (drawn from its law, nothing is trained)"
@@ -372,7 +383,7 @@ def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Cl
     """Why nothing can be said, and what would help."""
     reasons = []
     shares, level = [how.share or 0.0 for how in found], _level(confidence, len(evidence))
-    if max(shares) < LEAST_SHARE:
+    if max(shares) < least_share(claim):
         reasons.append(_too_few(max(evidence, key=lambda part: len(part.trials)), max(shares), claim, level=level))
     same: dict[str, list[str]] = {}
     for one, how in zip(evidence, found, strict=True):
@@ -393,14 +404,13 @@ def _too_few(one: Evidence, share: float, claim: Claim, *, level: float) -> str:
         return f"{words}: coalmine plan --one-run says how many would do"
     needed = bounds.trials_needed(
         claim,
-        alternative=bounds.less_noise(claim, share=LEAST_SHARE),
+        alternative=bounds.less_noise(claim, share=least_share(claim)),
         power=ENOUGH,
         confidence=1.0 - level,
         copies=one.attack.copies_under(claim.relation),
     )
-    return f"{words}: " + (
-        f"about {needed:,} trials would do for half of it" if needed else "claim the mechanism instead"
-    )
+    enough = _WORDS[least_share(claim)]
+    return f"{words}: " + (f"about {needed:,} trials would do for {enough} of it" if needed else "claim the mechanism")
 
 
 def _percent(value: float) -> str:

@@ -66,4 +66,5 @@ def _is_known(path: Path, known: Collection[Path]) -> bool:
         resolved = resolved.parent.parent / f"{path.name.partition('.')[0]}.py"
     if any(resolved == one or resolved.is_relative_to(one) for one in known):
         return True
-    return is_installed(path) or resolved.is_relative_to(Path(sys.prefix).resolve())
+    ours = Path(__file__).resolve().parents[1]  # our own text is known by our version
+    return is_installed(path) or any(resolved.is_relative_to(one) for one in (ours, Path(sys.prefix).resolve()))

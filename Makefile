@@ -14,7 +14,7 @@ SECONDS ?= 3600
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests bench coverage fuzz soak format clean
+.PHONY: help audit test lint types layers tests ray bench coverage fuzz soak format clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -50,6 +50,9 @@ layers: $(VENV)/.test
 
 tests: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal
+
+ray: $(VENV)/.test ## Test the Ray engine on a cluster of two nodes on this machine, some of which are killed
+	COALMINE_RAY=1 $(BIN)/pytest tests/game/test_game_ray.py
 
 bench: $(VENV)/.test ## Run every benchmark, print ratios, write build/bench.json
 	$(BIN)/python -m benchmarks

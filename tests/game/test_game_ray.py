@@ -18,6 +18,8 @@ import psutil
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'coalmine[ray]'")
+if "COALMINE_RAY" not in os.environ:
+    pytest.skip("a cluster is started and killed only where COALMINE_RAY is set: make ray", allow_module_level=True)
 
 from coalmine import audit_function, game, neighbours
 from coalmine.auditing import config
@@ -149,7 +151,8 @@ def score(model):
 
 
 def own(path, **options):
-    options = {"claim_epsilon": 5.0, "trials": 48, "store": path, **options}
+    # This file reads the environment, for other tests.
+    options = {"claim_epsilon": 5.0, "trials": 48, "store": path, "depends_on": {"environment": "not read"}, **options}
     return audit_function(options.pop("train", train), score, worlds=neighbours(np.zeros(3), 1.0), **options)
 
 
@@ -196,7 +199,7 @@ def test_a_user_s_code_that_differs_is_refused(tmp_path, monkeypatch):
     from coalmine.integrations.task import FunctionTask
 
     def made():
-        known = Known.of([("train", mine_on_ray.train), ("score", score)], depends_on={})
+        known = Known.of([("train", mine_on_ray.train), ("score", score)], depends_on={"environment": "not read"})
         known = dataclasses.replace(known, process=-1)  # as in another process
         return FunctionTask(
             fingerprint=NAME, train=mine_on_ray.train, scores=(("score", score),), worlds=None, known=known

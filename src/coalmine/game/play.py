@@ -151,8 +151,7 @@ class _Group:
     def __init__(self, task: Task, engine: Engine) -> None:
         self._aim = engine.aim_seconds
         self._most = stack_size(task) * engine.stacks
-        # A task that knows how many belong together is not asked to begin with one.
-        self.size = 1 if task.device == "cpu" and task.most_together is None else stack_size(task)
+        self.size = 1 if task.device == "cpu" else stack_size(task)
         self._least = 1
 
     def of(self, left: int, *, width: int) -> int:

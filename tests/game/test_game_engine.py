@@ -5,6 +5,8 @@ import dataclasses
 import importlib
 import os
 import platform
+import signal
+import threading
 import time
 
 import numpy as np
@@ -25,7 +27,7 @@ from coalmine.game import (
     worlds_of,
 )
 from coalmine.game.built_in import BuiltInTask
-from coalmine.game.engines import DevicesEngine, InlineEngine, LocalEngine
+from coalmine.game.engines import DevicesEngine, InlineEngine, LocalEngine, local
 from coalmine.game.task import play_in_stacks
 from coalmine.roles import Distinguisher
 from coalmine.store import BlockResult, Store
@@ -351,3 +353,24 @@ def test_accuracy_is_kept_beside_the_score_and_does_not_change_it():
     # Labels the other way round: what was right is wrong.
     opposite = built_in(test=Dataset(test.x, 1 - test.y)).play([0])[0].columns["accuracy"]
     np.testing.assert_allclose(accuracy + opposite, 1.0)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals of threads")
+def test_an_interrupt_waits_until_processes_are_started_whichever_thread_gets_it():
+    """A thread of another library lets Ctrl-C through, and Python hands it to the main thread, masked or not."""
+    done = threading.Event()
+    other = threading.Thread(target=done.wait, daemon=True)
+    other.start()
+    started = False
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), local._interrupts_later():  # noqa: PT012 - the block is what is tested
+            signal.pthread_kill(other.ident, signal.SIGINT)
+            for _ in range(100):
+                time.sleep(0.001)
+            started = True
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+        done.set()
+    assert started

@@ -61,6 +61,8 @@ def _is_known(path: Path, known: Collection[Path]) -> bool:
     """Whether a file is accounted for, or is none."""
     if not path.is_file() or str(path).startswith(tuple(f"{folder}/" for folder in _SYSTEM)):
         return True
+    if any(folder.suffix in (".egg-info", ".dist-info") for folder in path.parents):
+        return True  # what the installer wrote: read where a library looks for its plugins
     resolved = path.resolve()
     if path.suffix == ".pyc":
         resolved = resolved.parent.parent / f"{path.name.partition('.')[0]}.py"

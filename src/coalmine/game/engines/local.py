@@ -173,15 +173,27 @@ def _end_group(worker: int) -> None:
 
 @contextlib.contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back for a moment. Processes started meanwhile hold it back until they are ready to end quietly."""
+    """Hold Ctrl-C back for a moment. Processes started meanwhile hold it back until they are ready to end quietly.
+
+    The mask is what those processes inherit. Here it is not enough: the signal goes to any thread that lets it through
+    (a numerical library's, too), and Python then interrupts the main thread all the same, half-way through a start.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # no such thing on Windows
         yield
         return
+    held: list[int] = []
+    handler = None
+    if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
+        handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+            if held:
+                signal.raise_signal(signal.SIGINT)
 
 
 def _prepare(parent: int, notes: Path) -> None:

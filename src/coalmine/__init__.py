@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
     from coalmine.auditing.run import audit
     from coalmine.auditing.stored import stored_result
-    from coalmine.errors import CoalmineError, DataError, InvalidInputError, StoreError, UnsupportedError
+    from coalmine.errors import (
+        BlocksFailedError,
+        CoalmineError,
+        DataError,
+        GameStoppedError,
+        InvalidInputError,
+        StoreError,
+        UnsupportedError,
+        WorkersDiedError,
+    )
     from coalmine.integrations import Worlds, audit_function, neighbours
     from coalmine.probing.accountant import check_accountant
     from coalmine.probing.findings import Finding, Measurement, ProbeReport
@@ -39,6 +48,7 @@ __all__ = [
     "AdversaryResult",
     "AuditConfig",
     "AuditResult",
+    "BlocksFailedError",
     "CoalmineError",
     "Counts",
     "DataError",
@@ -47,6 +57,7 @@ __all__ = [
     "Estimate",
     "Execution",
     "Finding",
+    "GameStoppedError",
     "Guarantee",
     "Heuristic",
     "InvalidInputError",
@@ -64,6 +75,7 @@ __all__ = [
     "StoreError",
     "UnsupportedError",
     "Verdict",
+    "WorkersDiedError",
     "Worlds",
     "__version__",
     "audit",
@@ -83,7 +95,8 @@ _ROOMS = {
     "coalmine.auditing.results": "AdversaryResult AuditResult",
     "coalmine.auditing.run": "audit",
     "coalmine.auditing.stored": "stored_result",
-    "coalmine.errors": "CoalmineError DataError InvalidInputError StoreError UnsupportedError",
+    "coalmine.errors": "BlocksFailedError CoalmineError DataError GameStoppedError InvalidInputError StoreError "
+    "UnsupportedError WorkersDiedError",
     "coalmine.integrations": "Worlds audit_function neighbours",
     "coalmine.probing.accountant": "check_accountant",
     "coalmine.probing.findings": "Finding Measurement ProbeReport",

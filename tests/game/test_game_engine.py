@@ -14,13 +14,10 @@ import pytest
 import torch
 
 from coalmine import game
-from coalmine.errors import InvalidInputError
+from coalmine.errors import BlocksFailedError, GameStoppedError, InvalidInputError, WorkersDiedError
 from coalmine.game import (
     BLOCK_SIZE,
-    BlocksFailedError,
-    GameStoppedError,
     Watcher,
-    WorkersDiedError,
     blocks_for,
     machine,
     trials_of,

@@ -25,8 +25,8 @@ from coalmine import audit_function, game, neighbours
 from coalmine.auditing import config
 from coalmine.auditing.config import Execution
 from coalmine.auditing.run import audit
-from coalmine.errors import InvalidInputError
-from coalmine.game import GameStoppedError, Watcher, blocks_for, machine, trials_of, worlds_of
+from coalmine.errors import GameStoppedError, InvalidInputError
+from coalmine.game import Watcher, blocks_for, machine, trials_of, worlds_of
 from coalmine.game.engines import LocalEngine
 from coalmine.game.engines import ray as engine_module
 from coalmine.game.engines.ray import RayEngine, check_same

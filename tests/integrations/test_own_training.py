@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from coalmine import Worlds, audit_function, neighbours
+from coalmine import Worlds, audit, audit_function, neighbours
 from coalmine.auditing.config import Execution
 from coalmine.auditing.stored import stored_result
-from coalmine.errors import InvalidInputError, StoreError
-from coalmine.game import GameStoppedError, Watcher, WorkersDiedError
+from coalmine.errors import GameStoppedError, InvalidInputError, StoreError, WorkersDiedError
+from coalmine.game import Watcher
 from coalmine.integrations import functions, task
 from coalmine.integrations.content import content_hash
 from coalmine.integrations.task import seed_of
@@ -131,7 +131,7 @@ def test_stored_trials_are_reused_and_added_to(tmp_path):
 def test_other_arguments_are_another_run(tmp_path):
     one = play(tmp_path, trials=16)
     two = play(tmp_path, functools.partial(own.train, sigma=0.2), trials=16)
-    three = play(tmp_path, worlds=(np.zeros(3), np.ones(4)), trials=16)
+    three = play(tmp_path, worlds=(np.ones(3), np.ones(4)), trials=16)
     four = play(tmp_path, seed=1, trials=16)
     assert len({result.strongest.run for result in (one, two, three, four)}) == 4
     assert two.subject.name == "own_functions:train(sigma=0.2)"
@@ -420,3 +420,22 @@ def test_neighbours_names_bad_input(arguments, options, words):
 def test_worlds_check_themselves():
     with pytest.raises(InvalidInputError, match="relation"):
         Worlds(world0=[], world1=[1], relation="other")
+
+
+def test_nobody_to_score_and_nobody_to_attack_are_refused(tmp_path):
+    with pytest.raises(InvalidInputError, match=r"score = \{\} is not allowed: expected a function"):
+        play(tmp_path, score={})
+    with pytest.raises(InvalidInputError, match=r"adversaries = \[\] is not allowed: expected a list"):
+        audit(adversaries=[], store=tmp_path / "a.db")
+
+
+def test_a_module_of_another_width_is_refused(tmp_path):
+    given = np.zeros((20, 6), dtype=np.float32), np.arange(20) % 2
+    with pytest.raises(InvalidInputError, match=r"body does not take rows of shape \(6,\)"):
+        audit(data=given, model=torch.nn.Linear(5, 2), store=tmp_path / "a.db")
+
+
+@pytest.mark.parametrize("text", ["1,1", "1,1,1,sideways", "1,1,1,full,shuffle", "a,b,c"])
+def test_a_claim_that_is_none(text):
+    with pytest.raises(InvalidInputError, match=r"such as 0.01,1.1,1000, and where they are not add_remove"):
+        functions.parse_dpsgd("claim_dpsgd", text)

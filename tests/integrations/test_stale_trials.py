@@ -19,8 +19,8 @@ import torch
 
 import coalmine
 from coalmine.auditing.config import Execution
-from coalmine.errors import InvalidInputError
-from coalmine.game import GameStoppedError, Watcher
+from coalmine.errors import GameStoppedError, InvalidInputError
+from coalmine.game import Watcher
 from coalmine.integrations import functions, identity, sources
 from coalmine.integrations.content import content_hash
 

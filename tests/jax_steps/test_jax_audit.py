@@ -13,8 +13,7 @@ jax = pytest.importorskip("jax", reason="needs the extra jax")
 import jax.numpy as jnp  # noqa: E402
 
 import coalmine  # noqa: E402
-from coalmine.errors import InvalidInputError  # noqa: E402
-from coalmine.game import GameStoppedError  # noqa: E402
+from coalmine.errors import GameStoppedError, InvalidInputError  # noqa: E402
 from coalmine.integrations import identity  # noqa: E402
 from coalmine.integrations.content import content_hash  # noqa: E402
 from coalmine.integrations.jax import audit  # noqa: E402

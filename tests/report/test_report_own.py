@@ -96,7 +96,7 @@ def test_a_claimed_mechanism_is_drawn_with_its_own_curve(folder):
     assert curve([0.05])[0] == pytest.approx(0.9185, abs=2e-3)  # Φ(Φ⁻¹(0.95) − 1/4)
     text = report.page(result)
     assert "If it is DP-SGD and only its noise is unknown" in text
-    assert "--claim-dpsgd 1.0,4.0,1 --trials 64" in text
+    assert "--claim-dpsgd 1.0,4.0,1,poisson,add_remove --trials 64" in text
 
 
 def test_a_claimed_mechanism_that_is_refuted_by_its_curve(folder):

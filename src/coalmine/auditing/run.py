@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coalmine import _validate
 from coalmine.adversaries import Adversary, Attack, Scene, identity_of, resolve
 from coalmine.auditing import config, judge
 from coalmine.auditing.engine import open_engine
@@ -98,6 +99,8 @@ def _players(
 ) -> list[tuple[Adversary | config.AdversarySection, int]]:
     """Who plays, and how many trials each."""
     if given is not None:
+        if isinstance(given, str) or not given:
+            raise _validate.reject("adversaries", given, "a list of at least one adversary, such as ['clipbkd']")
         sections = [config.AdversarySection(name=one) if isinstance(one, str) else one for one in given]
         return [(one, settings.audit.trials) for one in sections]
     return [(section, section.trials or settings.audit.trials) for section in settings.adversary]

@@ -60,7 +60,8 @@ def audit(
     claim_dpsgd: Annotated[
         str | None,
         typer.Option(
-            help="With --train: the claim is DP-SGD with this sampling rate, noise multiplier and steps: q,σ,T."
+            help="With --train: the claim is DP-SGD with this sampling rate, noise multiplier and steps: q,σ,T (and "
+            "where it differs the relation: q,σ,T,replace)."
         ),
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="With --train: the most seconds one training may take.")] = None,

@@ -10,9 +10,9 @@ from concurrent.futures import Future
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.errors import CoalmineError, InvalidInputError, UnsupportedError
+from coalmine.errors import BlocksFailedError, CoalmineError, GameStoppedError, InvalidInputError, UnsupportedError
 from coalmine.game import machine
-from coalmine.game.task import Engine, GameStoppedError, Task, Watcher, stack_size
+from coalmine.game.task import Engine, Task, Watcher, stack_size
 from coalmine.store import BlockResult, Store
 
 _POLL_SECONDS = 0.5
@@ -22,10 +22,6 @@ _WINDOW = 1024
 """Blocks that are looked at, at most, to find one that is free."""
 TROUBLE = (CoalmineError, ArithmeticError, LookupError, MemoryError, RuntimeError, TypeError, OSError)
 """What a training may raise: it fails its blocks and nothing else. Anything beyond is a bug and stops the audit."""
-
-
-class BlocksFailedError(CoalmineError):
-    """Some blocks could not be trained; everything else is stored, and the next run tries them again."""
 
 
 def play(task: Task, *, blocks: Sequence[int], store: Store, engine: Engine, watcher: Watcher) -> None:

@@ -7,26 +7,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol, Self
 
-from coalmine.errors import CoalmineError
 from coalmine.store import BlockResult, Trials
 
 MOST_TOGETHER = {"cpu": 64, "cuda": 512}
 """Blocks that are trained in one stack, by the kind of device, where a task does not say."""
-
-
-class GameStoppedError(CoalmineError):
-    """A task found that going on is of no use; the message says why. What is stored stays.
-
-    ``kept`` is what may be stored of it: the message may quote what a user's code said, which may quote the data.
-    """
-
-    def __init__(self, message: str, *, kept: str | None = None) -> None:
-        super().__init__(message)
-        self.kept = message if kept is None else kept
-
-
-class WorkersDiedError(GameStoppedError):
-    """A worker process ended without a word; what was stored stays, and the next run tries the rest again."""
 
 
 class Task(Protocol):

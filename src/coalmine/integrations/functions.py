@@ -28,10 +28,11 @@ from coalmine.game import BLOCK_SIZE, Watcher, blocks_for, play
 from coalmine.game.machine import versions
 from coalmine.integrations import identity
 from coalmine.integrations.known import Known
+from coalmine.integrations.rows import check_neighbours
 from coalmine.integrations.task import FunctionTask, Score, Train, build, check_signatures, contents, title
 from coalmine.integrations.terminal import progress
 from coalmine.integrations.worlds import GivenWorlds, Worlds
-from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim
+from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, Relation, Sampling
 from coalmine.roles import View
 from coalmine.store import Store
 
@@ -114,12 +115,15 @@ def audit_function(
     if how.engine == "inline" and limit is not None:
         raise InvalidInputError("timeout is not allowed with engine = 'inline': it needs a process that can be ended")
     scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
+    if not scoring:
+        raise _validate.reject("score", score, "a function, or at least one by name")
     named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
     for name, function in named:
         identity.check_function(name, function)
     for function in scoring.values():
         check_signatures(train, function)
     built = build(worlds)
+    check_neighbours(built)
     content = contents(built)  # once: data may be large
     said = _claim(claim, claim_epsilon, claim_dpsgd, delta=section.delta, worlds=built)
     facts = AttackFacts(
@@ -331,18 +335,29 @@ def _check_portable(task: FunctionTask) -> None:
 
 
 def parse_dpsgd(name: str, text: str) -> DpSgd:
-    """The claim of the command line: sampling rate, noise multiplier and steps.
+    """The claim of the command line: sampling rate, noise multiplier, steps; then, by name, relation and sampling.
 
     >>> parse_dpsgd("claim_dpsgd", "0.5, 1, 4").steps
     4
+    >>> parse_dpsgd("claim_dpsgd", "1,1,4,replace,full").relation.value
+    'replace'
     """
+    kinds: dict[str, tuple[str, ...]] = {"relation": tuple(Relation), "sampling": tuple(Sampling)}
     try:
-        rate, noise, steps = text.split(",")
-        return DpSgd(sample_rate=float(rate), noise_multiplier=float(noise), steps=int(steps))
+        rate, noise, steps, *words = (part.strip() for part in text.split(","))
+        said = {kind: word for word in words for kind, known in kinds.items() if word in known}
+        if len(said) < len(words):
+            raise ValueError(text)
+        return DpSgd(sample_rate=float(rate), noise_multiplier=float(noise), steps=int(steps), **said)  # type: ignore[arg-type]
     except InvalidInputError:
         raise
     except ValueError:
-        raise _validate.reject(name, text, "sampling rate, noise multiplier and steps, such as 0.01,1.1,1000") from None
+        raise _validate.reject(
+            name,
+            text,
+            "sampling rate, noise multiplier and steps, such as 0.01,1.1,1000, and where they are not "
+            "add_remove and poisson the relation (replace) and the sampling (shuffle, full)",
+        ) from None
 
 
 def load_function(name: str, text: str) -> Callable[..., Any]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coalmine.errors import InvalidInputError
-from coalmine.game import GameStoppedError
+from coalmine.errors import GameStoppedError, InvalidInputError
 from coalmine.integrations import identity, reads
 
 _checked: set[str] = set()

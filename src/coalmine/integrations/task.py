@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import seeds
-from coalmine.errors import InvalidInputError
-from coalmine.game import BLOCK_SIZE, GameStoppedError, machine, trials_of, worlds_of
+from coalmine.errors import GameStoppedError, InvalidInputError
+from coalmine.game import BLOCK_SIZE, machine, trials_of, worlds_of
 from coalmine.integrations.content import NoContentError, content_hash
 from coalmine.integrations.identity import label, layers
 from coalmine.integrations.known import Known

@@ -141,7 +141,7 @@ def _command(settings: Any) -> str:
         ("--train", settings.train),
         ("--score", settings.score),
         ("--worlds", settings.worlds),
-        ("--claim-dpsgd", f"{claimed.sample_rate!r},{claimed.noise_multiplier!r},{claimed.steps}")
+        ("--claim-dpsgd", ",".join(str(value) for value in vars(claimed).values()))
         if claimed
         else ("--claim-epsilon", repr(question.claim_epsilon)),
         ("--trials", str(question.trials)),

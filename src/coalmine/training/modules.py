@@ -100,8 +100,14 @@ def check_independence(body: nn.Module, x: NDArray[Any], *, classes: int) -> Non
         rows = rows.repeat(2, *([1] * (rows.dim() - 1)))
     other = rows.clone()
     other[0] = other[0] * -1.7 + 0.9 if rows.is_floating_point() else rows.flatten(0, 1).flip(0)[: rows.shape[1]]
-    with torch.no_grad():
-        before, after = trial(rows), trial(other)
+    try:
+        with torch.no_grad():
+            before, after = trial(rows), trial(other)
+    except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
+        raise InvalidInputError(
+            f"body does not take rows of shape {tuple(rows.shape[1:])} ({str(error).partition(chr(10))[0]}): "
+            f"expected a module that maps a batch of them to ({classes},) logits each"
+        ) from None
     if tuple(before.shape) != (rows.shape[0], classes):
         raise InvalidInputError(
             f"body gave outputs of shape {tuple(before.shape)} for {rows.shape[0]} rows: expected "

@@ -20,9 +20,10 @@ import cloudpickle
 import loky
 import psutil
 
+from coalmine.errors import WorkersDiedError
 from coalmine.game.engines.inline import InlineEngine
 from coalmine.game.play import TROUBLE
-from coalmine.game.task import Task, WorkersDiedError, play_in_stacks
+from coalmine.game.task import Task, play_in_stacks
 from coalmine.store import BlockResult
 
 _WATCH_SECONDS = 0.5

@@ -24,11 +24,11 @@ from typing import Any
 
 import cloudpickle
 
-from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.errors import GameStoppedError, InvalidInputError, UnsupportedError, WorkersDiedError
 from coalmine.game import machine
 from coalmine.game.engines.local import LocalEngine
 from coalmine.game.play import TROUBLE
-from coalmine.game.task import GameStoppedError, Task, WorkersDiedError, play_in_stacks
+from coalmine.game.task import Task, play_in_stacks
 from coalmine.store import BlockResult
 
 _RETRIES = 20

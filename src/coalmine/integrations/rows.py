@@ -1,0 +1,119 @@
+"""The rows in which two data sets differ: a claim about one row says nothing of worlds that differ in more."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coalmine.errors import InvalidInputError
+from coalmine.integrations.content import NoContentError, content_hash, library
+from coalmine.integrations.worlds import Worlds
+from coalmine.records import Relation
+
+Row = bytes | str | tuple["Row", ...]
+_MOST_ROWS = 5_000_000
+"""Beyond it the comparison, some microseconds a row, would be felt."""
+
+
+def check_neighbours(worlds: Worlds) -> None:
+    """Refuse worlds that are no neighbours under their relation, as far as their rows can be told.
+
+    >>> check_neighbours(Worlds(world0=[1, 2], world1=[1, 2, 9]))
+    >>> check_neighbours(Worlds(world0=[1, 2], world1=[7, 8, 9]))
+    Traceback (most recent call last):
+    coalmine.errors.InvalidInputError: worlds are no neighbours by 'add_remove': 2 rows are only in world 0 and 3 rows \
+only in world 1, expected at most 1 row more or less; preparation that looks at all rows belongs into train
+    """
+    found = [_difference(read(worlds.world0), read(worlds.world1)) for read in (_by_parts, _by_items)]
+    known = [pair for pair in found if pair is not None]
+    if not known or any(_allowed(*pair, relation=worlds.relation, copies=worlds.copies) for pair in known):
+        return
+    first, second = min(known, key=sum)
+    many = "1 row" if worlds.copies == 1 else f"{worlds.copies} rows (copies)"
+    raise InvalidInputError(
+        f"worlds are no neighbours by {worlds.relation.value!r}: {_count(first)} only in world 0 and "
+        f"{_count(second, verb=False)} only in world 1, expected at most {many} "
+        f"{'more or less' if worlds.relation is Relation.ADD_REMOVE else 'replaced'}; {_advice(first, second, worlds)}"
+    )
+
+
+def _allowed(first: int, second: int, *, relation: Relation, copies: int) -> bool:
+    if relation is Relation.ADD_REMOVE:
+        return first + second <= copies
+    return first == second <= copies
+
+
+def _count(rows: int, *, verb: bool = True) -> str:
+    return f"{rows:,} {'row' if rows == 1 else 'rows'}" + ((" is" if rows == 1 else " are") if verb else "")
+
+
+def _advice(first: int, second: int, worlds: Worlds) -> str:
+    if worlds.relation is Relation.ADD_REMOVE and first == second == 1:
+        return "a row that is replaced is coalmine.Worlds(..., relation='replace')"
+    if 0 in (first, second) and worlds.relation is Relation.ADD_REMOVE:
+        return f"a group of {max(first, second)} rows is coalmine.Worlds(..., copies={max(first, second)})"
+    return "preparation that looks at all rows belongs into train"
+
+
+def _difference(first: Sequence[Row] | None, second: Sequence[Row] | None) -> tuple[int, int] | None:
+    """How many rows only one of them has, or None where either has none."""
+    if first is None or second is None:
+        return None
+    ours, theirs = collections.Counter(first), collections.Counter(second)
+    return (ours - theirs).total(), (theirs - ours).total()
+
+
+def _by_items(data: Any) -> Sequence[Row] | None:
+    """The items of a list, or of a data set, as its rows."""
+    if not isinstance(data, (list, tuple)) and not library("torch.utils.data", data, "Dataset"):
+        return None
+    try:
+        return [content_hash(data[index]) for index in range(len(data))]
+    except (NoContentError, TypeError):
+        return None
+
+
+def _by_parts(data: Any) -> Sequence[Row] | None:
+    """The rows of an array, or of several with as many rows each: a tuple, a list, a mapping, columns."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(data, torch.utils.data.TensorDataset):
+        data = data.tensors
+    if isinstance(data, (list, tuple)):
+        return _together(data, _by_parts)
+    if isinstance(data, Mapping):
+        return _together([data[key] for key in sorted(data, key=str)], _by_parts)
+    if library("datasets", data, "Dataset"):
+        plain = data.with_format(None)
+        return _together([list(plain[name]) for name in sorted(plain.column_names)], _by_items)
+    if library("pandas", data, "DataFrame") or library("polars", data, "DataFrame"):
+        return _together([data[name].to_numpy() for name in data.columns], _column)
+    if library("torch", data, "Tensor"):
+        data = data.detach().cpu()
+        data = (data.float() if str(data.dtype) == "torch.bfloat16" else data).numpy()
+    elif library("jax", data, "Array"):
+        data = np.asarray(data)
+    return _column(data) if isinstance(data, np.ndarray) else None
+
+
+def _column(values: np.ndarray) -> Sequence[Row] | None:
+    """The rows of one array. Numbers count by value: appending 0.5 to whole numbers changes the kind of all of them."""
+    if not values.ndim or len(values) > _MOST_ROWS:
+        return None
+    if values.dtype.hasobject:
+        return _by_items(values.tolist())
+    kind = np.float64 if values.dtype.kind in "biuf" else values.dtype
+    return [hashlib.blake2b(row.astype(kind).tobytes(), digest_size=16).digest() for row in values]
+
+
+def _together(parts: Iterable[Any], read: Callable[[Any], Sequence[Row] | None]) -> Sequence[Row] | None:
+    """The rows of several parts side by side, where each has as many."""
+    found = [read(one) for one in parts]
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found) or len({len(one) for one in known}) > 1:
+        return None
+    return list(zip(*known, strict=True))

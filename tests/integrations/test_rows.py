@@ -1,0 +1,71 @@
+"""Worlds that are no neighbours are refused, whatever holds their rows: a refutation there would prove nothing."""
+
+import numpy as np
+import pytest
+import torch
+
+from coalmine.errors import InvalidInputError
+from coalmine.integrations import Worlds
+from coalmine.integrations.rows import check_neighbours
+
+ROWS = np.random.default_rng(0).normal(size=(6, 3))
+LABELS = np.arange(6)
+
+
+def frame(library, rows):
+    return pytest.importorskip(library, reason=f"{library} is not installed").DataFrame(
+        {"a": rows[:, 0], "b": [f"{one:.3f}" for one in rows[:, 1]]}
+    )
+
+
+HOLDERS = {
+    "array": lambda rows, labels: rows,
+    "tensor": lambda rows, labels: torch.from_numpy(rows),
+    "half tensor": lambda rows, labels: torch.from_numpy(rows).bfloat16(),
+    "pair": lambda rows, labels: (rows, labels),
+    "pair in a list": lambda rows, labels: [rows, labels],
+    "mapping": lambda rows, labels: {"y": labels, "x": torch.from_numpy(rows)},
+    "list": lambda rows, labels: list(zip(rows.tolist(), labels.tolist(), strict=True)),
+    "list of arrays": lambda rows, labels: list(rows),
+    "tensor data set": lambda rows, labels: torch.utils.data.TensorDataset(torch.from_numpy(rows)),
+    "data set": lambda rows, labels: torch.utils.data.Subset(
+        torch.utils.data.TensorDataset(torch.from_numpy(rows)), range(len(rows))
+    ),
+    "objects": lambda rows, labels: np.array([str(row) for row in rows], dtype=object),
+    "pandas": lambda rows, labels: frame("pandas", rows),
+    "polars": lambda rows, labels: frame("polars", rows),
+}
+
+
+@pytest.fixture(params=HOLDERS)
+def held(request):
+    return lambda *which: HOLDERS[request.param](ROWS[list(which)], LABELS[list(which)])
+
+
+def test_neighbours_pass(held):
+    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4)))
+    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 2, 3)))
+    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4, 4), copies=2))
+    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 5, 2, 3), relation="replace"))
+    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(3, 2, 1, 0)))
+
+
+def test_others_are_refused(held):
+    with pytest.raises(InvalidInputError, match=r"0 rows are only in world 0 and 2 rows only in world 1.*copies=2"):
+        check_neighbours(Worlds(world0=held(0, 1, 2), world1=held(0, 1, 2, 3, 4)))
+    with pytest.raises(InvalidInputError, match=r"1 row is only in world 0 and 1 row only.*relation='replace'"):
+        check_neighbours(Worlds(world0=held(0, 1, 2), world1=held(0, 1, 3)))
+    with pytest.raises(InvalidInputError, match="preparation that looks at all rows belongs into train"):
+        check_neighbours(Worlds(world0=held(0, 1, 2), world1=held(3, 4, 5)))
+    with pytest.raises(InvalidInputError, match="by 'replace': 0 rows are only"):
+        check_neighbours(Worlds(world0=held(0, 1, 2), world1=held(0, 1, 2, 3), relation="replace"))
+
+
+def test_numbers_count_by_value():
+    check_neighbours(Worlds(world0=np.array([1, 2]), world1=np.array([1, 2, 0.5])))
+    check_neighbours(Worlds(world0=np.zeros((3, 2), dtype=np.float32), world1=torch.zeros(4, 2)))
+
+
+@pytest.mark.parametrize("data", [3.0, "rows.csv", object(), {"sum": 3.0, "rows": 7}, (np.zeros(3), np.zeros(2)), None])
+def test_what_has_no_rows_is_not_judged(data):
+    check_neighbours(Worlds(world0=data, world1={"sum": 9.0}))

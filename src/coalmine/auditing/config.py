@@ -298,6 +298,8 @@ def load(
     for override in overrides:
         _override(tree, override)
     if adversaries:
+        if not isinstance(adversaries, (list, tuple)):
+            raise _validate.reject("adversaries", adversaries, "a list of names such as clipbkd")
         tree["adversary"] = [_named(one) for one in adversaries]
     return parse(tree)
 

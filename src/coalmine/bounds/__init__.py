@@ -16,7 +16,7 @@ from coalmine.bounds.methods import METHODS, ceiling, clopper_pearson, dpsgd, gd
 from coalmine.bounds.one_run import Guesses, count_guesses, one_run
 from coalmine.bounds.one_run_fdp import one_run_fdp, refutes
 from coalmine.bounds.plan import Plan, plan
-from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Sup
+from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Ranks, Sup
 
 __all__ = [
     "DKW",
@@ -34,6 +34,7 @@ __all__ = [
     "Method",
     "Optimistic",
     "Plan",
+    "Ranks",
     "Sup",
     "anytime",
     "bayesian",

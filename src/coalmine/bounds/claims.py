@@ -28,6 +28,7 @@ from coalmine import _validate
 from coalmine.bounds._rates import errors_by_position, lattice
 from coalmine.bounds.dpsgd import GroupCurve
 from coalmine.bounds.families import EpsilonDelta, Family, Gdp
+from coalmine.bounds.ranks import rank_sum
 from coalmine.bounds.sup import draw_world0, evidence_table
 from coalmine.errors import UnsupportedError
 from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, Sampling, Scores
@@ -350,9 +351,4 @@ def _likelihood(curve: TradeOff, other: TradeOff, n0: int, n1: int) -> Callable[
     slopes = [np.maximum(-np.diff(np.minimum(one(edges), 1.0)), 1e-15) for one in (curve, other)]
     fitted = optimize.isotonic_regression(np.log(slopes[1] / slopes[0]), weights=np.diff(edges), increasing=False).x
     middles = 0.5 * (edges[1:] + edges[:-1])
-    positions = lattice(n0)
-    gains = np.interp((positions + 0.5) / (n0 + 1.0), middles, fitted)
-    steps = np.maximum(gains - np.append(gains[1:], gains[-1]), 0.0)
-    table = np.interp((np.arange(n1 + 1) + 0.5) / (n1 + 1.0), middles, fitted)
-    held = np.diff(positions, prepend=-1.0)[:-1]  # how many scores of world 0 each threshold stands for
-    return lambda missed: np.asarray(-(missed @ steps) + table[missed[:, :-1]] @ held)
+    return rank_sum(lambda share: np.interp(share, middles, fitted), n0, n1)

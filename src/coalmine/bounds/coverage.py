@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.bounds import sup
+from coalmine.bounds import ranks, sup
 from coalmine.bounds._rates import errors_by_position, lattice
 from coalmine.bounds.anytime import anytime_limit
 from coalmine.bounds.bayesian import posterior_mass
@@ -51,6 +51,8 @@ MANY = 20_000
 _MOST_DRAWS = 1_200_000_000
 """Random numbers drawn for one mechanism and number of trials: what takes more gets fewer audits."""
 WITHIN, OUTSIDE, ESTIMATE = "within", "outside its assumption", "an estimate, not a bound"
+
+Statistic = Callable[[Family, NDArray[np.int64], int, int], Array]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,24 +125,27 @@ def _largest_right(family: Family, truth: float) -> float:
     return largest_true(lambda theta: theta == 0.0 or family.epsilon(theta) <= truth, 0.0, 100.0)
 
 
-def _sup_thetas(family: Family, statistics: Array, trials: int) -> Array:
-    """The sup-test's θ for some audits: exact at 21 of the sorted statistics, between them by a line."""
+def _simulated_rules(family: Family) -> Iterator[tuple[str, Statistic, Callable[[float, int], float]]]:
+    """The rules that simulate their statistic: name, statistic of many audits, and θ of a value of it."""
+    yield "sup", sup.statistics, lambda value, n: sup.invert(family, n, n, value, level=LEVEL, rule=Sup())
+    if isinstance(family, DpSgdNoise) and family.weigh == "gaussian":
+        yield "ranks", ranks.statistic, lambda value, n: ranks.invert(family, n, n, value, level=LEVEL)
+
+
+def _thetas(theta_of: Callable[[float, int], float], statistics: Array, trials: int) -> Array:
+    """θ for some audits: exact at 21 of the sorted statistics, between them by a line."""
     unique = np.unique(statistics)
     nodes = unique[np.unique(np.linspace(0, unique.size - 1, 21).round().astype(int))]
-    return np.interp(statistics, nodes, [_sup_theta(family, float(node), trials) for node in nodes])
+    return np.interp(statistics, nodes, [theta_of(float(node), trials) for node in nodes])
 
 
-def _sup_theta(family: Family, statistic: float, trials: int) -> float:
-    return sup.invert(family, trials, trials, statistic, level=LEVEL, rule=Sup())
-
-
-def _sup_misses(family: Family, statistics: Array, trials: int, truth: float) -> int:
+def _misses(theta_of: Callable[[float, int], float], statistics: Array, trials: int, largest: float) -> int:
     """How many audits miss: θ grows with the statistic, so those above one value of it, which is found exactly."""
     unique = np.unique(statistics)
     low, high = 0, unique.size
     while low < high:
         middle = (low + high) // 2
-        above = _sup_theta(family, float(unique[middle]), trials) > _largest_right(family, truth)
+        above = theta_of(float(unique[middle]), trials) > largest
         low, high = (low, middle) if above else (middle + 1, high)
     return int(np.sum(statistics >= unique[low])) if low < unique.size else 0
 
@@ -183,12 +188,13 @@ def _trial_cells(known: Known, trials: int, repetitions: int, many: int) -> Iter
                 mean_bound=float(np.mean(_epsilons(family, thetas))),
             )
 
-        statistics = sup.statistics(family, places, trials, trials)
-        yield dataclasses.replace(
-            cell("sup", _sup_thetas(family, statistics[: len(audits)], trials), standing),
-            repetitions=many,
-            misses=_sup_misses(family, statistics, trials, known.epsilon),
-        )
+        for name, statistic, theta_of in _simulated_rules(family):
+            statistics = statistic(family, places, trials, trials)
+            yield dataclasses.replace(
+                cell(name, _thetas(theta_of, statistics[: len(audits)], trials), standing),
+                repetitions=many,
+                misses=_misses(theta_of, statistics, trials, _largest_right(family, known.epsilon)),
+            )
         fixed = _good_threshold(known, family, trials)
         rules: tuple[Rule, ...] = (Given(fixed), HoldOut(), Bonferroni(), DKW())
         if isinstance(family, DpSgdNoise) and family.weigh == "curves":  # other rules do not weigh thresholds
@@ -400,8 +406,9 @@ Level {level:g}: a bound may exceed the true ε in at most {percent:g} % of audi
 
 (where the truth is ε = 0: the mean bound; for a claim: none). δ = 1e-5 unless the name of a mechanism says otherwise;
 the extremal pair has δ = 0.01. Audits simulated a cell: {repetitions};
-half as many for one run, at most 300 for the Bayesian estimate. What people rely on, the rule `sup` and the tests of
-claims, is run on {many} audits, or on as many as fit into 1.2·10⁹ random numbers; only its mean is that of fewer.
+half as many for one run, at most 300 for the Bayesian estimate. What people rely on, the rules `sup` and `ranks` and
+the tests of claims, is run on {many} audits, or on as many as fit into 1.2·10⁹ random numbers; only its mean is that
+of fewer.
 Scores are those that distinguish the two worlds best. "claim of ε" and "claim of the mechanism" test what is true of
 the mechanism, and count how often it is refuted. Where δ is small, the true ε comes from a contour integral, not from
 an accountant.
@@ -423,7 +430,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=None, help="Markdown file to write; standard output if left out")
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="trials a world")
     parser.add_argument("--repetitions", type=int, default=None, help="audits simulated a cell")
-    parser.add_argument("--many", type=int, default=MANY, help="audits for the rule sup and the tests of claims")
+    parser.add_argument(
+        "--many", type=int, default=MANY, help="audits for the rules sup and ranks and the tests of claims"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     options = parser.parse_args(arguments)
 

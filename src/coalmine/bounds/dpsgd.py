@@ -201,9 +201,13 @@ class DpSgdNoise:
 
         return float(_largest(at_least, start, self.size))
 
-    def search(self, holds: Callable[[float], bool]) -> float:
+    def search(self, holds: Callable[[float], bool], *, start: float = 0.0) -> float:
         """See :class:`~coalmine.bounds.families.Family`."""
-        return float(_largest(holds, self._near(6.0), self.size))
+        return float(_largest(holds, round(start) or self._near(6.0), self.size))
+
+    def near(self, mu: float) -> float:
+        """See :class:`~coalmine.bounds.families.Family`."""
+        return float(self._near(mu))
 
     def _near(self, mu: float) -> int:
         """The grid value whose curve is near that of N(0, 1) against N(μ, 1): where a search may start."""

@@ -76,8 +76,15 @@ class Family(Protocol):
         """The value of rank ``rank`` (from 0, ascending) among the row minima of :meth:`critical`."""
         ...
 
-    def search(self, holds: Callable[[float], bool]) -> float:
-        """The largest θ that holds when the answer changes once from yes to no; 0 when none does."""
+    def search(self, holds: Callable[[float], bool], *, start: float = 0.0) -> float:
+        """The largest θ that holds when the answer changes once from yes to no; 0 when none does.
+
+        ``start`` is where it is likely to be.
+        """
+        ...
+
+    def near(self, mu: float) -> float:
+        """The θ whose curve is near that of N(0, 1) against N(μ, 1)."""
         ...
 
     def statistic(self, alpha: Array, beta: Array) -> Array:
@@ -205,9 +212,13 @@ class EpsilonDelta:
                 alpha, beta = alpha[keep], beta[keep]
         return low
 
-    def search(self, holds: Callable[[float], bool]) -> float:
+    def search(self, holds: Callable[[float], bool], *, start: float = 0.0) -> float:
         """See :class:`Family`."""
         return _search(holds)
+
+    def near(self, mu: float) -> float:
+        """See :class:`Family`: the ε of that Gaussian."""
+        return gaussian_epsilon(mu / self.copies, delta=max(self.delta, 1e-12))
 
     def statistic(self, alpha: Array, beta: Array) -> Array:
         """max(ln((1 − δ − β)/α), ln((1 − δ − α)/β)), below 0 too."""
@@ -283,9 +294,13 @@ class Gdp:
         """See :class:`Family`."""
         return rank_of_row_minima(self.critical, self.curve, alpha, beta, rank)
 
-    def search(self, holds: Callable[[float], bool]) -> float:
+    def search(self, holds: Callable[[float], bool], *, start: float = 0.0) -> float:
         """See :class:`Family`."""
         return _search(holds)
+
+    def near(self, mu: float) -> float:
+        """See :class:`Family`."""
+        return mu
 
     def statistic(self, alpha: Array, beta: Array) -> Array:
         """Φ⁻¹(1 − α) − Φ⁻¹(β), below 0 too."""

@@ -164,44 +164,63 @@ def sup_test(family: Family, scores: Scores, *, level: float, rule: Sup) -> SupR
     return SupResult(theta=theta, best=best, errors=errors, simulations=simulations)
 
 
-def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float, rule: Sup) -> float:
+def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float) -> float:
     """The θ that scores without any overlap would prove, computed without simulation.
 
-    They refute θ when the extremal pair separates by chance with probability at most the share of copies that the rank
-    allows. No overlap means V_(1) > f_θ(W_(1)): ∫ (1 − f_θ(w))^{n1} dP(W_(1) ≤ w), with W_(1) at its quantiles.
+    They refute θ when the extremal pair separates by chance with probability at most ``level``, the share of copies
+    that the rank allows. No overlap means V_(1) > f_θ(W_(1)): ∫ (1 − f_θ(w))^{n1} dP(W_(1) ≤ w), with W_(1) at its
+    quantiles.
     """
-    kept = kept_level(level, negatives, rule=rule)
     quantiles = (np.arange(_CEILING_NODES) + 0.5) / _CEILING_NODES
     smallest = -np.expm1(np.log1p(-quantiles) / negatives)
 
     def refuted(theta: float) -> bool:
         errors = np.minimum(family.curve(theta)(smallest), 1.0)
         with np.errstate(divide="ignore"):
-            return float(np.mean(np.exp(positives * np.log1p(-errors)))) <= kept
+            return float(np.mean(np.exp(positives * np.log1p(-errors)))) <= level
 
     return family.search(refuted)
 
 
-def false_negatives(
-    curve: TradeOff, negatives: int, positives: int, *, simulations: int, seed: int
-) -> Iterator[NDArray[np.int64]]:
-    """The false negatives at every position of world 0 when the scores reach ``curve``, one row a copy, some at a time.
-
-    They are given as places in the fine lattice of counts, rounded down.
+def copies_of(
+    negatives: int, positives: int, *, simulations: int, seed: int, streams: tuple[int, int] = (0x5C0A0, 0x5C0A1)
+) -> Iterator[tuple[Array, Array]]:
+    """Uniform order statistics of both worlds, one row a copy, some at a time: W at every position of the lattice, V at
+    every count of the fine one.
     """
-    zero = np.random.default_rng([0x5C0A0, seed, negatives, simulations])
-    one = np.random.default_rng([0x5C0A1, seed, positives, simulations])
+    zero, one = (
+        np.random.default_rng([stream, seed, total, simulations])
+        for stream, total in zip(streams, (negatives, positives), strict=True)
+    )
     positions = lattice(negatives)[:-1] + 1
     counts = lattice(positives, fine=True)[1:]
     rows = max(1, _CHUNK // (positions.size + counts.size))
     for start in range(0, simulations, rows):
         some = min(rows, simulations - start)
-        wrong = curve(_order_statistics(zero, some, negatives, positions, np.arange(positions.size + 1)))
-        later = _order_statistics(one, some, positives, counts, np.arange(counts.size))
-        # One search for all rows: each is moved by its number, so that they follow one another.
-        number = np.arange(some)[:, None]
-        places = np.searchsorted((later + number).ravel(), (wrong + number).ravel(), side="right")
-        yield places.reshape(wrong.shape) - number * counts.size
+        yield (
+            _order_statistics(zero, some, negatives, positions, np.arange(positions.size + 1)),
+            _order_statistics(one, some, positives, counts, np.arange(counts.size)),
+        )
+
+
+def missed_by(curve: TradeOff, world0: Array, world1: Array) -> NDArray[np.int64]:
+    """The false negatives at every position of world 0 when the scores reach ``curve``, one row a copy.
+
+    They are given as places in the fine lattice of counts, rounded down.
+    """
+    wrong = curve(world0)
+    # One search for all rows: each is moved by its number, so that they follow one another.
+    number = np.arange(world0.shape[0])[:, None]
+    places = np.searchsorted((world1 + number).ravel(), (wrong + number).ravel(), side="right")
+    return np.asarray(places.reshape(wrong.shape) - number * world1.shape[1])
+
+
+def false_negatives(
+    curve: TradeOff, negatives: int, positives: int, *, simulations: int, seed: int
+) -> Iterator[NDArray[np.int64]]:
+    """:func:`missed_by` for simulated copies, some at a time."""
+    for world0, world1 in copies_of(negatives, positives, simulations=simulations, seed=seed):
+        yield missed_by(curve, world0, world1)
 
 
 def statistics(family: Family, places: NDArray[np.int64], negatives: int, positives: int) -> Array:

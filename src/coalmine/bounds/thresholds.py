@@ -4,6 +4,7 @@
 rule              what it pays
 ================  =============================================================================================
 ``Sup()``         nothing is split or multiplied: the exact law of the best threshold is simulated (the default)
+``Ranks()``       the same for all scores at once and the best threshold, whichever says more (for known families)
 ``Given(t)``      nothing: the threshold was fixed before the scores were seen
 ``HoldOut()``     a part of the trials chooses the threshold, the rest give the bound (jagielski-2020, Section 2.2)
 ``Bonferroni()``  the level is shared among the thresholds
@@ -108,6 +109,23 @@ class Sup:
         return "sup"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """The exact Monte-Carlo test of all scores at once, by their ranks; its proof is in docs/bounds.md.
+
+    The default where the trade-off curves are those of DP-SGD. ``seed`` fixes the simulated copies.
+    """
+
+    seed: int = 0
+    name: ClassVar[str] = "ranks"
+
+    def __post_init__(self) -> None:
+        _validate.integer("seed", self.seed, at_least=0)
+
+    def __str__(self) -> str:
+        return "ranks"
+
+
 @dataclasses.dataclass(frozen=True)
 class Optimistic:
     """The best threshold of the same scores, not paid for. What comes out is an estimate and proves nothing."""
@@ -118,4 +136,4 @@ class Optimistic:
         return "optimistic"
 
 
-Rule: TypeAlias = Given | HoldOut | Bonferroni | DKW | Sup
+Rule: TypeAlias = Given | HoldOut | Bonferroni | DKW | Sup | Ranks

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
+from coalmine.bounds import ranks
 from coalmine.bounds._rates import dkw_width, errors_by_position, lattice
 from coalmine.bounds.dpsgd import DpSgdNoise
-from coalmine.bounds.families import Family
-from coalmine.bounds.sup import observed, sup_ceiling, sup_test
-from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Rule, Sup
+from coalmine.bounds.families import EpsilonDelta, Family
+from coalmine.bounds.sup import kept_level, observed, sup_ceiling, sup_test
+from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Ranks, Rule, Sup
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Counts, Estimate, LowerBound, OneRunScores, Relation, Scores
 from coalmine.theory.rates import upper_limit
@@ -30,6 +31,7 @@ _RULE_WORDS: dict[type, str] = {
     HoldOut: "the trials that chose the threshold are not counted",
     Bonferroni: "the level is shared among all thresholds that were looked at",
     DKW: "both error rates are bounded at all thresholds at once",
+    Ranks: "the statistic of all scores, or of the best threshold, is held against its simulated law",
     Sup: "the choice of the threshold is paid for by the simulated law of the best threshold",
 }
 
@@ -71,14 +73,17 @@ def bound_trials(
 ) -> LowerBound:
     """The lower bound that the evidence proves in ``family`` at ``confidence``.
 
-    ``threshold`` says how the threshold of scores was chosen, :class:`Sup` when it is None; with counts it must be
+    ``threshold`` says how the threshold of scores was chosen. When it is None that is :class:`Ranks` where the curves
+    are those of DP-SGD, else :class:`Sup`; with counts it must be
     None, because their threshold is part of what was counted.
     """
     evidence = check_evidence(evidence)
     level = 1.0 - _validate.open_unit("confidence", confidence)
     relation = Relation.parse(relation)
-    rule = _rule_for(evidence, threshold)
-    if isinstance(evidence, Scores) and isinstance(rule, Sup):
+    rule = _rule_for(evidence, threshold, family)
+    if isinstance(evidence, Scores) and isinstance(rule, Ranks):
+        theta, counts, details = _by_ranks(evidence, family, level, rule)
+    elif isinstance(evidence, Scores) and isinstance(rule, Sup):
         theta, counts, details = _by_sup(evidence, family, level, rule)
     else:
         theta, limits = refuted_theta(evidence, rule, level, family)
@@ -132,13 +137,20 @@ def estimate_trials(evidence: Scores, *, family: Family, confidence: float, rela
     )
 
 
-def _rule_for(evidence: Counts | Scores, threshold: object) -> Rule | None:
-    """The rule to use: None for counts, Sup() for scores when nothing was said."""
+def _rule_for(evidence: Counts | Scores, threshold: object, family: Family) -> Rule | None:
+    """The rule to use: None for counts; for scores, when nothing was said, the family's usual one."""
     if isinstance(evidence, Counts):
         if threshold is not None:
             raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")
         return None
-    return Sup() if threshold is None else check_rule(threshold)
+    if threshold is None:
+        return Ranks() if isinstance(family, DpSgdNoise) else Sup()
+    if isinstance(threshold, Ranks) and isinstance(family, EpsilonDelta):
+        raise UnsupportedError(
+            "threshold = Ranks() is not allowed where nothing is assumed about the mechanism: there the best threshold "
+            "says all, so use Sup()"
+        )
+    return check_rule(threshold)
 
 
 def check_rule(threshold: object) -> Rule:
@@ -148,7 +160,7 @@ def check_rule(threshold: object) -> Rule:
             "threshold = Optimistic() is not allowed here: it gives no bound; coalmine.bounds.lower_bound returns its "
             "result as an Estimate"
         )
-    _validate.instance("threshold", threshold, (Given, HoldOut, Bonferroni, DKW, Sup))
+    _validate.instance("threshold", threshold, (Given, HoldOut, Bonferroni, DKW, Sup, Ranks))
     return threshold  # type: ignore[return-value]
 
 
@@ -157,6 +169,15 @@ def _by_sup(scores: Scores, family: Family, level: float, rule: Sup) -> tuple[fl
     result = sup_test(family, scores, level=level, rule=rule)
     threshold = float(result.errors.thresholds[result.best])
     return result.theta, result.errors.counts(result.best), {"threshold": threshold, "simulations": result.simulations}
+
+
+def _by_ranks(scores: Scores, family: Family, level: float, rule: Ranks) -> tuple[float, Counts, dict[str, float]]:
+    """θ of the rank test, and the counts at the best threshold."""
+    n0, n1 = scores.world0.size, scores.world1.size
+    theta = ranks.invert(family, n0, n1, ranks.observed(family, scores), level=level, seed=rule.seed)
+    _, best, errors = observed(family, scores)
+    details = {"threshold": float(errors.thresholds[best]), "simulations": ranks.simulations_for(level)}
+    return theta, errors.counts(best), details
 
 
 def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> Limits:
@@ -250,8 +271,9 @@ def ceiling_of(family: Family, negatives: int, positives: int, *, level: float, 
     """The ε that an attack without a single error would prove with as many trials, under the same rule."""
     if isinstance(family, DpSgdNoise):
         family = family.coarse()
-    if isinstance(rule, Sup):
-        theta = sup_ceiling(family, negatives, positives, level=level, rule=rule)
+    if isinstance(rule, (Sup, Ranks)):
+        kept = ranks.kept_level(level) if isinstance(rule, Ranks) else kept_level(level, negatives, rule=rule)
+        theta = sup_ceiling(family, negatives, positives, level=kept)
     else:
         share0 = share1 = level / 2.0
         if isinstance(rule, HoldOut):

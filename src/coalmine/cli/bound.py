@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coalmine.bounds.thresholds import Rule
     from coalmine.records import Counts, DpSgd, Estimate, LowerBound, Scores
 
-_RULES = "sup, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
+_RULES = "sup, ranks, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
 
 
 def bound(
@@ -134,7 +134,7 @@ def _counts(given: dict[str, int | None]) -> Counts:
 
 def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
     """A rule from its name, with its numbers after a colon: ``holdout:0.3``, ``bonferroni:0,1,2``, ``given:1.5``."""
-    from coalmine.bounds import DKW, Bonferroni, Given, HoldOut, Optimistic, Sup
+    from coalmine.bounds import DKW, Bonferroni, Given, HoldOut, Optimistic, Ranks, Sup
 
     name, _, value = text.partition(":")
     try:
@@ -150,6 +150,7 @@ def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
         raise InvalidInputError(f"threshold = {text!r} is not allowed: expected a number after '{name}:'") from None
     rules: dict[str, Rule | Optimistic] = {
         "sup": Sup(seed=seed),
+        "ranks": Ranks(seed=seed),
         "bonferroni": Bonferroni(),
         "dkw": DKW(),
         "optimistic": Optimistic(),
@@ -187,7 +188,8 @@ def _trials(
             raise InvalidInputError(
                 f"method = {method.name!r} is not allowed with --scores: expected counts of a fixed test"
             )
-        evidence, threshold = read_scores(path), parse_rule(rule or "sup", seed=seed)
+        usual = "ranks" if method.needs_mechanism else "sup"
+        evidence, threshold = read_scores(path), parse_rule(rule or usual, seed=seed)
     found: LowerBound | Estimate = bounds.lower_bound(
         evidence, method=method.name, threshold=threshold, mechanism=mechanism, **common
     )

@@ -24,6 +24,7 @@ ESTIMATES = {
     "advantage": "From how often the guess is right",
 }
 RULES = {
+    "ranks": "all scores by their ranks (corrected for selection)",
     "sup": "best threshold (corrected for selection)",
     "holdout": "threshold chosen on other trials",
     "bonferroni": "level shared among thresholds",

@@ -1,0 +1,121 @@
+"""The rank test: as sharp as a known law allows, valid at the truth, and free of θ where it must be."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from coalmine.bounds import Ranks, Sup, clopper_pearson, dpsgd, gdp, ranks
+from coalmine.bounds._rates import errors_by_position
+from coalmine.bounds.dpsgd import DpSgdNoise
+from coalmine.bounds.families import Gdp
+from coalmine.errors import UnsupportedError
+from coalmine.records import DpSgd, Scores
+from coalmine.theory.curves import gaussian_epsilon
+
+
+def gaussian(rng, mu, n):
+    return Scores(rng.normal(size=n), rng.normal(mu, size=n))
+
+
+def test_the_statistic_of_an_audit_by_hand():
+    """Σ_j a(share of X above Y_j) + Σ_i a(share of Y below X_i), up to a constant, from the scores themselves."""
+    rng = np.random.default_rng(0)
+    scores = gaussian(rng, 1.0, 60)  # so few that the lattice holds every count
+    gain = lambda share: -stats.norm.ppf(share)  # noqa: E731
+    above = (scores.world0[None, :] >= scores.world1[:, None]).sum(axis=1)
+    below = (scores.world1[None, :] <= scores.world0[:, None]).sum(axis=1)
+    by_hand = gain((above + 0.5) / 61.0).sum() + gain((below + 0.5) / 61.0).sum()
+    found = ranks.rank_sum(gain, 60, 60)(errors_by_position(scores).false_negatives[None, :])[0]
+    assert found + 60 * gain(0.5 / 61.0) == pytest.approx(by_hand, rel=1e-12)
+
+
+def test_it_rises_with_every_comparison():
+    """Raising a score of world 1 or lowering one of world 0 never lowers the statistic: what the proof needs."""
+    rng = np.random.default_rng(1)
+    family = Gdp(delta=1e-5)
+    for _ in range(200):
+        scores = gaussian(rng, rng.uniform(0.0, 3.0), 80)
+        before = ranks.observed(family, scores)
+        one, zero = scores.world1.copy(), scores.world0.copy()
+        one[rng.integers(80)] += rng.exponential()
+        zero[rng.integers(80)] -= rng.exponential()
+        assert ranks.observed(family, Scores(zero, one)) >= before
+
+
+@pytest.mark.parametrize(("mu", "n"), [(0.7, 100), (3.0, 40)])
+def test_near_the_best_that_is_possible_for_two_gaussians(mu, n):
+    """The z-test that knows both laws proves μ̂ − 1.645·√(2/n) at 95 %: the rank test loses a tenth of its width."""
+    rng = np.random.default_rng(2)
+    lost = []
+    for _ in range(6):
+        scores = gaussian(rng, mu, n)
+        best = scores.world1.mean() - scores.world0.mean() - 1.645 * np.sqrt(2.0 / n)
+        lost.append(best - gdp(scores, delta=1e-5, confidence=0.95, threshold=Ranks()).details["mu"])
+    # 6 differences with a standard deviation under half the width: their mean is known to a fifth of it.
+    assert -1.0 < np.mean(lost) / np.sqrt(2.0 / n) < (1.5 if mu < 2.0 else 3.0)
+
+
+def test_sharper_than_the_best_threshold_for_sampled_steps():
+    """On the same 8 audits, summed: the order of the two means is far beyond chance (each gain is paired)."""
+    rng = np.random.default_rng(3)
+    mechanism = DpSgd(sample_rate=0.1, noise_multiplier=1.386, steps=100)
+    audits = [Scores(_llr(rng, 400, 0), _llr(rng, 400, 1)) for _ in range(8)]
+    options = {"mechanism": mechanism, "delta": 1e-5, "confidence": 0.99}
+    sharp = [dpsgd(scores, **options) for scores in audits]
+    blunt = [dpsgd(scores, **options, threshold=Sup()) for scores in audits]
+    assert {bound.threshold_rule for bound in sharp} == {"ranks"}
+    assert all(bound.epsilon <= bound.ceiling for bound in sharp)
+    assert np.mean([bound.epsilon for bound in sharp]) > np.mean([bound.epsilon for bound in blunt])
+    assert max(bound.epsilon for bound in sharp) < 4.0
+
+
+def _llr(rng, trials, world, *, q=0.1, sigma=1.386, steps=100):
+    seen = sigma * rng.normal(size=(steps, trials)) + world * (rng.random((steps, trials)) < q)
+    return np.log1p(q * np.expm1((2.0 * seen - 1.0) / (2.0 * sigma**2))).sum(axis=0)
+
+
+def test_the_level_is_kept_at_the_truth():
+    """4000 audits of a Gaussian leak that is just the claim: misses beyond 5 % + 5 standard deviations never happen."""
+    family, n = Gdp(delta=1e-5), 50
+    rng = np.random.default_rng(4)
+    places = np.array([errors_by_position(gaussian(rng, 1.0, n)).places for _ in range(4000)])
+    values = np.sort(ranks.statistic(family, places, n, n))
+    low, high = 0, values.size
+    while low < high:  # θ rises with the statistic: the audits that miss are those above one value
+        middle = (low + high) // 2
+        above = ranks.invert(family, n, n, float(values[middle]), level=0.05) > 1.0
+        low, high = (low, middle) if above else (middle + 1, high)
+    share = (values.size - low) / values.size
+    assert share < 0.05 + 5.0 * np.sqrt(0.05 * 0.95 / 4000)
+    assert share > 0.02  # and not for nothing
+
+
+def test_ties_and_separation():
+    same = Scores(np.zeros(50), np.zeros(50))
+    assert gdp(same, delta=1e-5, confidence=0.95, threshold=Ranks()).epsilon == 0.0
+    apart = Scores(np.zeros(50), np.ones(50))
+    found = gdp(apart, delta=1e-5, confidence=0.95, threshold=Ranks())
+    assert 0.9 * found.ceiling < found.epsilon <= found.ceiling
+    assert found.epsilon < gaussian_epsilon(8.0, delta=1e-5)
+    wrong_way = Scores(np.ones(50), np.zeros(50))
+    assert gdp(wrong_way, delta=1e-5, confidence=0.95, threshold=Ranks()).epsilon == 0.0
+
+
+def test_copies_and_few_trials():
+    rng = np.random.default_rng(5)
+    mechanism = DpSgd(sample_rate=0.2, noise_multiplier=1.0, steps=10)
+    scores = gaussian(rng, 4.0, 20)
+    one, two = (dpsgd(scores, mechanism=mechanism, delta=1e-5, confidence=0.9, copies=k).epsilon for k in (1, 2))
+    assert 0.0 < two < one
+    tiny = gdp(Scores([0.0], [1.0]), delta=1e-5, confidence=0.9, threshold=Ranks())
+    assert tiny.epsilon == 0.0
+
+
+def test_for_known_families_only():
+    with pytest.raises(UnsupportedError, match="there the best threshold says all"):
+        clopper_pearson(gaussian(np.random.default_rng(6), 1.0, 50), delta=1e-5, confidence=0.95, threshold=Ranks())
+
+
+def test_the_family_without_noise_known():
+    family = DpSgdNoise(mechanism=DpSgd(sample_rate=0.1, noise_multiplier=3.0, steps=7), delta=1e-5)
+    assert family.near(1.0) == family.search(lambda theta: theta <= family.near(1.0), start=family.near(1.2))

@@ -2,8 +2,9 @@
 
     python examples/language_model_one_run.py
 
-A GPT-2 with random weights (no download) is trained with Opacus on made-up text, once with the noise that is claimed and
-once with a quarter of it: the positive control, which must be refuted. Fresh sequences, which no training has seen, are scored beside the canaries: they must prove nothing.
+A GPT-2 with random weights (no download) is trained with Opacus on made-up text, once with the noise that is claimed
+and once with a quarter of it: the positive control, which must be refuted. Fresh sequences, which no training has seen,
+are scored beside the canaries: they must prove nothing.
 """
 
 import warnings
@@ -43,7 +44,7 @@ def network(tokens):
 
 
 def train(model, rows, *, noise_multiplier, seed):
-    """DP-SGD with Opacus: Poisson sampling, each row's own loss, a constant divisor, and noise for an empty batch too."""
+    """DP-SGD with Opacus: Poisson sampling, each row's own loss, a constant divisor, noise for an empty batch."""
     if seed is not None:
         torch.manual_seed(seed)
     rows = torch.from_numpy(rows)

@@ -60,8 +60,7 @@ def step(
     if batch is None:
         if loader is None:
             raise InvalidInputError("batch = None is not allowed without a loader: expected a batch, or a loader")
-        collate = getattr(loader, "collate_fn", None) or (lambda rows: rows)
-        batch = collate([loader.dataset[position] for position in range(min(_ROWS, len(loader.dataset)))])
+        batch = first_rows(loader)
     sampler, split = _sampler(loader)
     if own_step is not None:
         if loss is not None or max_physical_batch_size is not None:
@@ -119,12 +118,23 @@ def step(
     if loader is not None:
         given["sampling"] = Sampling.SHUFFLE if rate is None else Sampling.POISSON
         given["sample_rate"] = rate
-    return PrivateStep(step=private_step, state=[model, optimizer], batch=batch, **{**given, **promise})
+    return PrivateStep(step=private_step, batch=batch, **{"state": [model, optimizer], **given, **promise})
+
+
+def first_rows(loader: Any) -> Any:
+    """A batch of the first rows of a loader's data set."""
+    collate = getattr(loader, "collate_fn", None) or (lambda rows: rows)
+    return collate([loader.dataset[position] for position in range(min(_ROWS, len(loader.dataset)))])
+
+
+def is_private(optimizer: Any) -> bool:
+    """Whether this is an optimizer of Opacus."""
+    return all(getattr(optimizer, name, None) is not None for name in ("noise_multiplier", "max_grad_norm"))
 
 
 def _private(optimizer: Any) -> Any:
     """Opacus's optimizer; an error for any other."""
-    if getattr(optimizer, "noise_multiplier", None) is None or getattr(optimizer, "max_grad_norm", None) is None:
+    if not is_private(optimizer):
         raise InvalidInputError(
             f"optimizer is of type {type(optimizer).__name__}: expected the DPOptimizer that make_private returned"
         )

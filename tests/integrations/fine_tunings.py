@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from lora_training import CLIP, adapted, base, private, texts, training_step
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
-from torch.nn import functional
-
 from coalmine.integrations import opacus
 from coalmine.integrations.transformers import row_losses
 
@@ -26,6 +24,14 @@ def _probed(model, dataset, *, also=(), **options):
     return opacus.step(model, optimizer, own_step=step, loader=loader)
 
 
+def _embeddings(**options):
+    """A base whose embeddings alone are trained: of tokens, which may be the last layer too, and of positions."""
+    model = base(**options)
+    for name, one in model.named_parameters():
+        one.requires_grad_("wte" in name or "wpe" in name)
+    return model
+
+
 def _without_positions(seed):
     return [{name: value for name, value in row.items() if name != "position_ids"} for row in texts(seed)]
 
@@ -34,8 +40,7 @@ def _without_positions(seed):
 
 
 def tied(seed):
-    """All weights are trained; the embedding is the last layer too."""
-    return _probed(base(), texts(seed))
+    return _probed(_embeddings(), texts(seed))
 
 
 def embedding_with_noise(seed):
@@ -78,20 +83,17 @@ def loss_of_the_model(seed):
 
 def one_row_of_positions(seed):
     """Without position ids GPT-2 makes one row of them for all: Opacus has one gradient for the batch, and fails."""
-    return _probed(base(tie_word_embeddings=False), _without_positions(seed))
+    return _probed(_embeddings(), _without_positions(seed))
 
 
 def one_row_of_positions_per_layer(seed):
     """With clipping per layer Opacus does not fail: the gradient of the whole batch is clipped as that of one row."""
-    model = base(tie_word_embeddings=False)
-    count = len(list(model.parameters()))
-    norms = [CLIP / count**0.5] * count
-    return _probed(model, _without_positions(seed), clipping="per_layer", max_grad_norm=norms)
+    return _probed(_embeddings(), _without_positions(seed), clipping="per_layer", max_grad_norm=[CLIP / 2**0.5] * 2)
 
 
 def one_row_of_positions_repeated(seed):
     """A wrong repair: the gradient of the batch stands for that of each row."""
-    model, optimizer, loader = private(base(tie_word_embeddings=False), _without_positions(seed))
+    model, optimizer, loader = private(_embeddings(), _without_positions(seed))
     positions, right = model._module.transformer.wpe.weight, training_step(model, optimizer)
     plain = optimizer.pre_step
 
@@ -109,7 +111,7 @@ def ghost_clipping_of_a_tied_embedding(seed, *, guard=True):
     """Ghost clipping of a weight in two layers: the norm of the one replaces that of the other. Opacus refuses it."""
     dataset = texts(seed)
     model, optimizer, _, loader = private(
-        base(), dataset, grad_sample_mode="ghost", criterion=torch.nn.CrossEntropyLoss()
+        _embeddings(), dataset, grad_sample_mode="ghost", criterion=torch.nn.CrossEntropyLoss()
     )
     loss = DPLossFastGradientClipping(model, optimizer, _rows_of, "mean")
     if not guard:

@@ -1,6 +1,6 @@
 """Probe the step of a Lightning training with Opacus, and of one that steps the ordinary optimizer.
 
-    python examples/lightning_training.py
+python examples/lightning_training.py
 """
 
 import lightning
@@ -59,7 +59,12 @@ class OrdinaryOptimizer(Private):
 
 
 def probed(module, **options):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = lightning.Trainer(accelerator="cpu", max_epochs=1, **quiet)
     return probe(trainer, module, clip_norm=CLIP, noise_multiplier=NOISE_MULTIPLIER, divisor=16, **options)
 

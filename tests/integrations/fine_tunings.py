@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from lora_training import CLIP, adapted, base, private, texts, training_step
 from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
 from coalmine.integrations import opacus
 from coalmine.integrations.transformers import row_losses
 

@@ -6,7 +6,6 @@ Seeds are fixed. A right step is refuted with chance 1e-8 at the level of these 
 from __future__ import annotations
 
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -16,15 +15,18 @@ from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.integrations.lightning import probe
 
 pytest.importorskip("opacus", reason="needs the extra opacus")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    lightning = pytest.importorskip("lightning", reason="needs the extra lightning")
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+lightning = pytest.importorskip("lightning", reason="needs the extra lightning")
+EXAMPLES = str(Path(__file__).parents[2] / "examples")
+sys.path.insert(0, EXAMPLES)
 
 import lightning_training  # noqa: E402
 
-# Lightning warns of few workers and of accelerators, Opacus of noise that is not cryptographic: neither is meant here.
-pytestmark = pytest.mark.filterwarnings("ignore")
+sys.path.remove(EXAMPLES)
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning"),  # by Opacus, and meant here
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec"),  # by Lightning, of itself
+]
 QUICK = {"replays": 20, "tries": 20, "level": 1e-8}
 
 
@@ -85,7 +87,12 @@ def test_a_private_optimizer_with_less_noise_than_promised():
 
 
 def _trainer(**options):
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     return lightning.Trainer(accelerator="cpu", max_epochs=1, **quiet, **options)
 
 
@@ -94,3 +101,11 @@ def test_what_cannot_be_probed_is_refused():
         probe(_trainer(accumulate_grad_batches=2), lightning_training.Private())
     with pytest.raises(InvalidInputError, match="expected a Trainer of Lightning"):
         probe(object(), lightning_training.Private())
+
+
+def test_the_documentation_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
+    exec(compile(next(one for one in blocks if "import lightning" in one), "documentation", "exec"), {})
+    said = [line for line in capsys.readouterr().out.splitlines() if "as Lightning steps it" in line]
+    assert said == ["DPOptimizer, as Lightning steps it consistent", "SGD, as Lightning steps it refuted"]

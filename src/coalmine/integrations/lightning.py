@@ -1,4 +1,4 @@
-"""Trainings with Lightning: the step that Lightning really takes, with the optimizer that it really steps, is probed."""
+"""Trainings with Lightning: the step that it really takes, with the optimizer that it really steps, is probed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coalmine.probing.private_step import PrivateStep
 
 
-class _Probed(Exception):
+class _Probed(Exception):  # noqa: N818 - it is no error
     """Ends a fit whose first step was probed."""
 
 

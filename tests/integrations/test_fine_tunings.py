@@ -56,11 +56,6 @@ def test_a_right_fine_tuning_passes(build):
         (fine_tunings.loss_of_the_model, {"rows interact", "empty batch"}, ""),
         (fine_tunings.one_row_of_positions_per_layer, {"rows interact"}, ""),
         (fine_tunings.one_row_of_positions_repeated, {"rows interact"}, ""),
-        (
-            functools.partial(fine_tunings.ghost_clipping_of_a_tied_embedding, guard=False),
-            {"sensitivity too large"},
-            "",
-        ),
     ],
 )
 def test_a_mistake_is_found(build, faults, where):
@@ -96,6 +91,7 @@ def test_the_step_and_its_promise_are_read_off():
         opacus.step(model, optimizer, torch.nn.CrossEntropyLoss(), own_step=print, loader=loader)
 
 
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")  # torch, of Opacus's hooks
 def test_a_dict_with_labels_takes_a_loss():
     def moved(**options):
         torch.manual_seed(0)

@@ -91,13 +91,14 @@ def canary_scores(
     if last is not None:
         labels[:, : rows.shape[1] - last] = IGNORED
     modes = [(one, one.training) for one in model.modules()]
+    losses = []
     model.eval()
     try:
         with torch.no_grad():
-            losses = [
-                row_losses(model(input_ids=some.to(device)).logits.float(), right.to(device)).double().cpu()
-                for some, right in zip(inputs.split(at_once), labels.split(at_once), strict=True)
-            ]
+            for begin in range(0, rows.shape[0], at_once):
+                some = slice(begin, begin + at_once)
+                logits = model(input_ids=inputs[some].to(device)).logits.float()
+                losses.append(row_losses(logits, labels[some].to(device)).double().cpu())
     finally:
         for one, training in modes:
             one.training = training

@@ -95,7 +95,9 @@ def _step(trainer: Any, module: Any, batch: Any, promise: dict[str, Any]) -> Pri
     loop = trainer.fit_loop.epoch_loop
 
     def step(rows: Any) -> None:
-        # The order of Lightning's own epoch loop, without what it logs and counts.
+        # As Lightning's own epoch loop does it, without what that logs and counts.
+        rows = module._on_before_batch_transfer(trainer.precision_plugin.convert_input(rows))
+        rows = trainer.strategy.batch_to_device(rows)
         named = loop._build_kwargs(OrderedDict(), rows, 0)
         if module.automatic_optimization:
             loop.automatic_optimization.run(trainer.optimizers[0], 0, named)

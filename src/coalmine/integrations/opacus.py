@@ -176,7 +176,7 @@ def _shared_by_rows(model: Any, rows: Any) -> str:
     for name, one in model.named_parameters():
         # Over several backward passes it is a list, which has no shape.
         shape = getattr(getattr(one, "grad_sample", None), "shape", (count,))
-        if shape[0] != count:
+        if count and shape[0] != count:
             return (
                 f"{name} has per-row gradients for {shape[0]} of {count} rows: its layer was given one input "
                 "for all of them, such as position ids of shape [1, T]; give each row its own"

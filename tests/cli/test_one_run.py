@@ -99,6 +99,7 @@ def test_every_kind_can_be_prepared(capsys, tmp_path, rows):
         "blank": f"--data {rows}",
         "extreme": f"--data {rows} --form csv",
         "random-tokens": "--vocabulary 100 --length 8",
+        "new-tokens": "--vocabulary 100 --length 8",
         "dirac": "--parameters 500 --per-coordinate 2",
         "random-directions": "--parameters 500 --support 5",
     }.items():
@@ -111,9 +112,10 @@ def test_every_kind_can_be_prepared(capsys, tmp_path, rows):
         assert made.code == 0, made.err
         assert "digest" in made.out
         assert len(list((folder / "train").iterdir())) == 2
-    tokens = (tmp_path / "random-tokens/score/run-2.jsonl").read_text().splitlines()
-    assert len(tokens) == 40
-    assert sorted(json.loads(tokens[0])) == ["id", "tokens"]
+    for kind in ("random-tokens", "new-tokens"):
+        tokens = (tmp_path / f"{kind}/score/run-2.jsonl").read_text().splitlines()
+        assert len(tokens) == 40
+        assert sorted(json.loads(tokens[0])) == ["id", "tokens"]
     header = (tmp_path / "extreme/train/run-1.csv").read_text().splitlines()[0]
     assert header.startswith("x0,x1,")
     assert header.endswith(",y")

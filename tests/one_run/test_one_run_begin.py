@@ -65,6 +65,36 @@ def test_gradients_and_sequences_without_labels():
     assert run.x.shape == (4 + run.included.number, 5)
 
 
+def test_fresh_canaries_prove_nothing_unless_scores_follow_the_coins_by_another_way():
+    run = begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=3)
+    scores, blind = remembered(run), np.random.default_rng(4).normal(size=200)
+    with pytest.raises(InvalidInputError, match="after the real ones"):
+        run.judge_fresh(blind)
+    assert run.judge(scores).epsilon > CLAIM.epsilon
+    assert run.judge_fresh(blind).epsilon == 0.0  # seeds are fixed; with others once in twenty times more
+    assert run.judge_fresh(scores).epsilon > CLAIM.epsilon  # of a scorer that was told, say by an order
+    with pytest.raises(InvalidInputError, match=r"expected \(200,\)"):
+        run.judge_fresh(blind[:9])
+
+
+def test_new_tokens_are_in_no_other_row():
+    found = canaries.new_tokens(vocabulary=9, length=5, canaries=30)
+    assert found.x.shape == (30, 5)
+    assert found.x[:, :-1].max() < 9
+    assert np.array_equal(found.x[:, -1], 9 + np.arange(30))
+    texts = canaries.new_tokens(vocabulary=9, length=3, canaries=4, prefixes=[[1, 2], [3, 4], [5, 6]])
+    assert texts.x.tolist() == [[1, 2, 9], [3, 4, 10], [5, 6, 11], [1, 2, 12]]
+
+
+@pytest.mark.parametrize(
+    ("prefixes", "words"),
+    [([[1]], "prefixes has shape"), ([[1.0, 2.0]], "prefixes has shape"), ([[1, 9]], "expected tokens 0 to 8")],
+)
+def test_bad_prefixes_are_refused(prefixes, words):
+    with pytest.raises(InvalidInputError, match=words):
+        canaries.new_tokens(vocabulary=9, length=3, canaries=4, prefixes=prefixes)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -239,6 +239,8 @@ def test_what_does_not_fit_is_refused():
         play(NETWORK, base=base, training=training, canaries=canaries.dirac(parameters=size + 1, canaries=5))
     with pytest.raises(InvalidInputError, match="need them"):
         play(NETWORK, base=base, training=training, canaries=canaries.random_tokens(vocabulary=9, length=3, canaries=5))
+    with pytest.raises(InvalidInputError, match="kind = 'new_tokens'"):
+        make_canaries("new_tokens", network=NETWORK, base=base, training=training, number=5)
     with pytest.raises(InvalidInputError, match="needs no reference"):
         play(NETWORK, base=base, training=training, canaries=canaries.dirac(parameters=size, canaries=5), references=2)
     with pytest.raises(ValueError, match="no DP-SGD whose curve is known"):

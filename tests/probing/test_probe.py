@@ -14,8 +14,10 @@ from scipy import stats
 
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.probing import noise
+from coalmine.probing.crafter import Crafter
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.probe import probe
+from coalmine.probing.snapshot import Snapshot
 from coalmine.records import Outcome
 
 
@@ -98,6 +100,26 @@ def test_everything_is_put_back_to_the_last_bit():
     assert torch.equal(torch.get_rng_state(), states[1])
     assert (numbers.bit_generator.state, random.getstate()) == states[2:]
     assert seen == [4]
+
+
+def test_an_expanded_tensor_is_put_back():
+    held = torch.arange(3.0).expand(4, 3)
+    snapshot = Snapshot({"held": held}, print)
+    held.data[0] += 1.0
+    snapshot.restore()
+    assert torch.equal(held, torch.arange(3.0).expand(4, 3))
+    assert held.stride() == (0, 1)
+
+
+def test_no_negative_label_is_tried_but_those_of_the_batch():
+    labels = np.array([[3, 7, -100], [5, -100, -100]])
+    crafter = Crafter({"input_ids": np.abs(labels) % 9, "labels": labels})
+    rows, size = [values for values, _ in crafter.first()], 1.0
+    for _ in range(200):
+        values, size = crafter.changed(rows[-1], size)
+        rows.append(values)
+    tried = {int(one) for values in rows for one in np.ravel(values[1])}
+    assert tried == {-100, *range(8)}
 
 
 def test_the_same_seed_gives_the_same_report():

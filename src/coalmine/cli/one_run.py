@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 one_run = typer.Typer(help="An audit that costs one training: many canaries, a fair coin for each.")
 
-_KINDS = "mislabeled, blank, extreme, low-variance, random-tokens, dirac, random-directions"
+_KINDS = "mislabeled, blank, extreme, low-variance, random-tokens, new-tokens, dirac, random-directions"
 
 Confidence = Annotated[float, typer.Option("--confidence", help="Between 0 and 1.")]
 Aim = Annotated[
@@ -54,8 +54,8 @@ def prepare(
     ] = None,
     classes: Annotated[int | None, typer.Option("--classes", help="How many classes; from y if left out.")] = None,
     scale: Annotated[float, typer.Option("--scale", help="low-variance: length of a canary's row.")] = 10.0,
-    vocabulary: Annotated[int | None, typer.Option("--vocabulary", help="random-tokens: how many tokens.")] = None,
-    length: Annotated[int | None, typer.Option("--length", help="random-tokens: tokens in a sequence.")] = None,
+    vocabulary: Annotated[int | None, typer.Option("--vocabulary", help="Tokens: how many there are.")] = None,
+    length: Annotated[int | None, typer.Option("--length", help="Tokens: how many in a sequence.")] = None,
     parameters: Annotated[int | None, typer.Option("--parameters", help="Gradients: parameters of the model.")] = None,
     per_coordinate: Annotated[int, typer.Option("--per-coordinate", help="dirac: canaries to a parameter.")] = 1,
     support: Annotated[int, typer.Option("--support", help="random-directions: parameters in each.")] = 64,
@@ -284,6 +284,7 @@ _WANTED = {
     "extreme": ("data",),
     "low_variance": ("data", "scale"),
     "random_tokens": ("vocabulary", "length"),
+    "new_tokens": ("vocabulary", "length"),
     "dirac": ("parameters", "per_coordinate"),
     "random_directions": ("parameters", "support"),
 }

@@ -1,4 +1,4 @@
-"""Other people's trainers and tools: plain functions (:func:`audit_function`), Opacus, pytest."""
+"""Others' trainers and tools: plain functions (:func:`audit_function`), Opacus, Transformers, Lightning, pytest."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

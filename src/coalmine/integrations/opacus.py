@@ -24,8 +24,9 @@ _ROWS = 8
 def step(
     model: Any,
     optimizer: Any,
-    loss: Callable[..., Any] | None,
+    loss: Callable[..., Any] | None = None,
     *,
+    own_step: Callable[[Any], Any] | None = None,
     batch: Any = None,
     loader: Any = None,
     max_physical_batch_size: int | None = None,
@@ -39,8 +40,11 @@ def step(
     Args:
         model: the module that make_private returned (or the module itself, with ``wrap_model=False``).
         optimizer: the optimizer that make_private returned.
-        loss: called as ``loss(model(*inputs), target)`` for a batch ``(*inputs, target)``; with ghost clipping the one
-            that make_private returned. None for a model that takes a dict and gives an object with a ``loss``.
+        loss: called as ``loss(model(*inputs), target)`` for a batch ``(*inputs, target)``, and as
+            ``loss(model(**inputs), labels)`` for a dict with ``labels``; with ghost clipping the one that make_private
+            returned. None for a model that takes a dict and gives an object with a ``loss``.
+        own_step: the training's own step, a function of a batch that does all from ``zero_grad`` to ``step``; without
+            it forward pass, loss, backward pass and step as above.
         batch: rows to try the step with; the first rows of the loader's data set unless given.
         loader: the loader that make_private returned, or the one that BatchMemoryManager made of it; its sampling is
             part of the promise.
@@ -56,24 +60,37 @@ def step(
     if batch is None:
         if loader is None:
             raise InvalidInputError("batch = None is not allowed without a loader: expected a batch, or a loader")
-        collate = getattr(loader, "collate_fn", None) or (lambda rows: rows)
-        batch = collate([loader.dataset[position] for position in range(min(_ROWS, len(loader.dataset)))])
+        batch = first_rows(loader)
     sampler, split = _sampler(loader)
-    if max_physical_batch_size is None:
+    if own_step is not None:
+        if loss is not None or max_physical_batch_size is not None:
+            raise InvalidInputError("own_step is not allowed with a loss or a max_physical_batch_size: it has its own")
+    elif max_physical_batch_size is None:
         max_physical_batch_size = split
     else:
         _validate.integer("max_physical_batch_size", max_physical_batch_size, at_least=1)
 
     def backward(rows: Any) -> None:
         if isinstance(rows, Mapping):
-            shown = model(**rows)
-            value = shown.loss if loss is None else loss(shown)
+            inputs = dict(rows)
+            labels = (inputs.pop("labels"),) if loss is not None and "labels" in inputs else ()
+            shown = model(**inputs)
+            value = shown.loss if loss is None else loss(shown, *labels)
         else:
             *inputs, target = rows
             value = model(*inputs).loss if loss is None else loss(model(*inputs), target)
         value.backward()
 
     def private_step(rows: Any) -> None:
+        try:
+            run(rows)
+        except RuntimeError as error:
+            why = _shared_by_rows(model, rows)
+            if not why:
+                raise
+            raise RuntimeError(f"{error} ({why})") from error
+
+    def whole_step(rows: Any) -> None:
         optimizer.zero_grad()
         if max_physical_batch_size is None:
             backward(rows)
@@ -86,6 +103,7 @@ def step(
             optimizer.step()
             optimizer.zero_grad()
 
+    run = whole_step if own_step is None else own_step
     given: dict[str, Any] = {
         "clip_norm": float(optimizer.max_grad_norm),
         "noise_multiplier": float(optimizer.noise_multiplier),
@@ -100,12 +118,23 @@ def step(
     if loader is not None:
         given["sampling"] = Sampling.SHUFFLE if rate is None else Sampling.POISSON
         given["sample_rate"] = rate
-    return PrivateStep(step=private_step, state=[model, optimizer], batch=batch, **{**given, **promise})
+    return PrivateStep(step=private_step, batch=batch, **{"state": [model, optimizer], **given, **promise})
+
+
+def first_rows(loader: Any) -> Any:
+    """A batch of the first rows of a loader's data set."""
+    collate = getattr(loader, "collate_fn", None) or (lambda rows: rows)
+    return collate([loader.dataset[position] for position in range(min(_ROWS, len(loader.dataset)))])
+
+
+def is_private(optimizer: Any) -> bool:
+    """Whether this is an optimizer of Opacus."""
+    return all(getattr(optimizer, name, None) is not None for name in ("noise_multiplier", "max_grad_norm"))
 
 
 def _private(optimizer: Any) -> Any:
     """Opacus's optimizer; an error for any other."""
-    if getattr(optimizer, "noise_multiplier", None) is None or getattr(optimizer, "max_grad_norm", None) is None:
+    if not is_private(optimizer):
         raise InvalidInputError(
             f"optimizer is of type {type(optimizer).__name__}: expected the DPOptimizer that make_private returned"
         )
@@ -137,6 +166,22 @@ def _title(model: Any, optimizer: Any, physical: int | None) -> str:
     if physical is not None:
         kinds.append(f"physical batches of {physical}")
     return f"{type(optimizer).__name__} ({', '.join(kinds)})"
+
+
+def _shared_by_rows(model: Any, rows: Any) -> str:
+    """Which parameter has per-row gradients for another number of rows than the batch has, where one does."""
+    from coalmine.probing import rows as batches
+
+    count = batches.size(rows)
+    for name, one in model.named_parameters():
+        # Over several backward passes it is a list, which has no shape.
+        shape = getattr(getattr(one, "grad_sample", None), "shape", (count,))
+        if count and shape[0] != count:
+            return (
+                f"{name} has per-row gradients for {shape[0]} of {count} rows: its layer was given one input "
+                "for all of them, such as position ids of shape [1, T]; give each row its own"
+            )
+    return ""
 
 
 @contextlib.contextmanager

@@ -78,6 +78,26 @@ class OneTraining:
         self._judged = values.copy()
         return judge(joined, design=self.design, control=control)
 
+    def judge_fresh(self, scores: ArrayLike) -> OneRunResult:
+        """The negative control: the same game with fresh canaries, which no training has seen, in place of the real.
+
+        The fresh canary at position i gets the coin of the canary at position i. Nothing that the training did can
+        tell that coin, so ε ≥ 0 is all that may come out, but for one control in 1/(1 − confidence). More says that
+        scores follow the coins by another way: a place, an id, a file.
+
+        Args:
+            scores: m numbers, made in the same way as those of the canaries.
+
+        Returns:
+            As :meth:`judge`, for the fresh canaries. Refused before :meth:`judge`: it tells something about the coins.
+        """
+        values = np.asarray(scores, dtype=np.float64)
+        if self._judged is None:
+            raise InvalidInputError("fresh canaries are judged after the real ones: expected judge(scores) first")
+        if values.shape != self._judged.shape:
+            raise InvalidInputError(f"scores has shape {values.shape}: expected {self._judged.shape}, as for judge")
+        return judge(OneRunScores(self._coins, values, np.array(self._ids)), design=self.design)
+
 
 def begin(
     canaries: Canaries,

@@ -273,6 +273,51 @@ def random_tokens(
     )
 
 
+def new_tokens(
+    *, vocabulary: int, length: int, canaries: int, prefixes: ArrayLike | None = None, seed: int = 0
+) -> RowCanaries:
+    """Sequences that each end in a token of their own, which is in no other row: canary i in ``vocabulary + i``.
+
+    No other row moves what the model says about that token (Panda et al. 2025), so score a canary by the loss on it
+    alone. The model needs ``vocabulary + canaries`` tokens.
+
+    Args:
+        vocabulary: How many tokens there are without the new ones.
+        length: Tokens in a sequence, with the new one.
+        canaries: m.
+        prefixes: What comes before the new token, ``(rows, length - 1)``: the beginnings of public text, say. They are
+            used in turn; drawn uniformly from the vocabulary if left out.
+        seed: Public.
+
+    Returns:
+        The canaries.
+
+    >>> new_tokens(vocabulary=50, length=4, canaries=3).x[:, -1].tolist()
+    [50, 51, 52]
+    """
+    tokens = _validate.integer("vocabulary", vocabulary, at_least=2)
+    size = _validate.integer("length", length, at_least=2)
+    m = _validate.integer("canaries", canaries, at_least=1)
+    if prefixes is None:
+        first = _generator(seed, "new tokens").integers(0, tokens, size=(m, size - 1))
+    else:
+        given = np.asarray(prefixes)
+        if given.ndim != 2 or given.shape[1] != size - 1 or not given.size or given.dtype.kind not in "iu":
+            raise InvalidInputError(
+                f"prefixes has shape {given.shape} ({given.dtype}): expected tokens, (rows, {size - 1})"
+            )
+        if given.min() < 0 or given.max() >= tokens:
+            raise InvalidInputError(
+                f"prefixes from {given.min()} to {given.max()} are not allowed: expected tokens 0 to {tokens - 1}"
+            )
+        first = given[np.arange(m) % given.shape[0]].astype(np.int64)
+    return RowCanaries(
+        kind="new_tokens",
+        x=np.concatenate([first, tokens + np.arange(m)[:, None]], axis=1),
+        note=f"sequences of {size} tokens that each end in a token of their own, {tokens} to {tokens + m - 1}",
+    )
+
+
 def dirac(
     *, parameters: int, canaries: int, per_coordinate: int = 1, coordinates: ArrayLike | None = None, seed: int = 0
 ) -> GradientCanaries:
@@ -356,6 +401,7 @@ KINDS: dict[str, Callable[..., Canaries]] = {
     "extreme": extreme,
     "low_variance": low_variance,
     "random_tokens": random_tokens,
+    "new_tokens": new_tokens,
     "dirac": dirac,
     "random_directions": random_directions,
 }

@@ -290,7 +290,8 @@ def make_canaries(
     """Canaries of a kind for this training; Dirac gradients go to the parameters that the data moves least.
 
     Args:
-        kind: A name of :data:`coalmine.one_run.canaries.KINDS`; random tokens are for networks that take tokens.
+        kind: A name of :data:`coalmine.one_run.canaries.KINDS`; random tokens are for networks that take tokens. New
+            tokens are not among them: a network here has no tokens to spare.
         network: What is trained.
         base: The training rows.
         training: How it is trained.
@@ -304,7 +305,7 @@ def make_canaries(
     Returns:
         The canaries.
     """
-    kind = _validate.choice("kind", kind, tuple(KINDS))
+    kind = _validate.choice("kind", kind, tuple(name for name in KINDS if name != "new_tokens"))
     if (kind == "random_tokens") != takes_tokens(network) and kind not in ("dirac", "random_directions", "mislabeled"):
         fitting = "'random_tokens' or 'mislabeled'" if takes_tokens(network) else "rows of features"
         raise _validate.reject("kind", kind, f"{fitting} for this network, or gradients")

@@ -127,7 +127,7 @@ def prepare(canaries: Canaries, *, design: Design, folder: Path, runs: int = 1, 
             f"canaries = {design.canaries} of the design is not allowed: expected {times * canaries.number}, "
             f"{canaries.number} in each of {times} runs"
         )
-    form = form or ("jsonl" if canaries.kind == "random_tokens" else "npz")
+    form = form or ("jsonl" if canaries.kind in ("random_tokens", "new_tokens") else "npz")
     if form != "npz" and isinstance(canaries, GradientCanaries):
         raise _validate.reject("form", form, "'npz' for gradients")
     folder = Path(folder)

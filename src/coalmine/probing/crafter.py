@@ -143,13 +143,16 @@ def _kind(whole: np.ndarray[Any, Any]) -> str:
 
 
 def _values(whole: np.ndarray[Any, Any], kind: str, sizes: Sequence[int]) -> np.ndarray[Any, Any]:
-    """The labels or tokens that a row may have: all up to the largest seen, for tokens up to the embedding's size."""
+    """The labels or tokens that a row may have: all up to the largest seen, for tokens up to the embedding's size.
+
+    A negative one stands for something else, such as −100 for a token that the loss leaves out: no other is tried.
+    """
     if kind not in ("label", "tokens") or not whole.size:
         return np.zeros(0)
-    low, high = int(whole.min()), int(whole.max())
+    high = int(whole.max())
     if kind == "tokens" and high > 1:
         high = max(high, min([size - 1 for size in sizes if size > high], default=high))
-    values = np.arange(min(low, 0) if low >= 0 else low, high + 1)
+    values = np.arange(high + 1)
     if kind == "tokens" and len(values) > _TOKENS:
         values = np.unique(np.linspace(values[0], values[-1], _TOKENS).astype(int))
-    return values
+    return np.concatenate([np.unique(whole[whole < 0]).astype(int), values])

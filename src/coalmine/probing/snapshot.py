@@ -237,8 +237,8 @@ class Snapshot:
         self._members(value, list(value.items()), path, dotted=dotted)
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
-        alias, copy = value.data, value.detach().clone()
-        self._restorers.append(functools.partial(_put_tensor, value, alias, copy))
+        alias = value.data
+        self._restorers.append(functools.partial(_put_tensor, value, alias, _each_once(alias).clone()))
         if value.is_leaf:
             grad = value.grad
             self._restorers.append(functools.partial(_put_grad, value, grad, value.requires_grad))
@@ -315,9 +315,17 @@ def _put_cell(cell: types.CellType, value: Any) -> None:
     cell.cell_contents = value
 
 
+def _each_once(tensor: torch.Tensor) -> torch.Tensor:
+    """A view of an expanded tensor that holds each of its numbers once: only such a one can be written."""
+    for axis, step in enumerate(tensor.stride() if tensor.layout is torch.strided else ()):
+        if step == 0:
+            tensor = tensor.narrow(axis, 0, min(1, tensor.shape[axis]))
+    return tensor
+
+
 def _put_tensor(target: torch.Tensor, alias: torch.Tensor, copy: torch.Tensor) -> None:
     """``.data`` is written, so that graphs of the user that hold this tensor stay valid."""
-    alias.copy_(copy)
+    _each_once(alias).copy_(copy)
     if target.data_ptr() != alias.data_ptr() or target.shape != alias.shape or target.stride() != alias.stride():
         target.data = alias
 

@@ -23,7 +23,7 @@ from coalmine.identifiability import advantage, belief
 from coalmine.one_run.design import Design
 from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict, plain
 from coalmine.store import Store, Trials
-from coalmine.store.listing import progress
+from coalmine.store.listing import descriptions, progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ def record_of(store: Store, prefix: str) -> AuditRecord:
         )
     # An audit is named by what it is: a description that was changed afterwards no longer has its name.
     name = fingerprint({key: value for key, value in found.items() if key != "versions"})
-    if all(one["fingerprint"] != name for one in store.audits()):
+    if not descriptions(store, [name]):
         raise StoreError(
             f"store {str(store.path)!r}: the description of this audit was damaged or changed; nothing was deleted: "
             "restore the file from a copy, or run the audit again"

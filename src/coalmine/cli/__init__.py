@@ -37,6 +37,7 @@ from coalmine.cli import (
     report,
     runs,
     study,
+    view,
 )
 from coalmine.cli._output import any_encoding, as_option_names, printable
 from coalmine.errors import CoalmineError
@@ -78,6 +79,7 @@ app.command("adversaries")(adversaries.adversaries)
 app.command("report")(report.report)
 app.add_typer(runs.runs, name="runs")
 app.add_typer(study.study, name="study")
+app.add_typer(view.view, name="view")
 app.command("account")(account.account)
 app.command("bound")(bound.bound)
 app.command("calibrate")(calibrate.calibrate)

@@ -1,0 +1,243 @@
+"""Figures of the view, as Vega-Lite for a browser: those of the report, and three that only a live page has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from coalmine.auditing.results import AdversaryResult, AuditResult
+from coalmine.report import figures, one_run, persons, series, words
+from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished
+from coalmine.view.live import LiveAttack, LiveAudit
+
+_SHOWN = 600
+"""Points of a curve, at most: more than a screen can show."""
+_LOWEST = 1e-4
+"""Where logarithmic axes begin at the least."""
+_COLORS = (PROVED, "#c44601", "#2a7f62", "#7b3294", "#8c6d31", "#b3006b", "#4d4d4d", "#5e8fc7")
+
+
+def shown(figure: Figure, narrow: Figure | None = None) -> dict[str, Any]:
+    """A figure for a page: what it shows in words, and its specification for a wide and for a narrow screen."""
+    specs = {"wide": spec(figure)} | ({"narrow": spec(narrow)} if narrow else {})
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "caption": figure.caption,
+        "specs": specs,
+        "thresholds": None,
+    }
+
+
+def spec(figure: Figure) -> dict[str, Any]:
+    """The specification without a background of its own: the page is light or dark."""
+    found: dict[str, Any] = figure.chart.to_dict()
+    return found | {"background": None}
+
+
+def overview(result: AuditResult) -> dict[str, Any]:
+    """Every ε on one axis."""
+    return shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW))
+
+
+def scores(one: AdversaryResult) -> dict[str, Any]:
+    """The scores of both worlds, with a threshold that a reader moves: ``chosen`` is a parameter of the figure."""
+    if one.one_run is not None:
+        return shown(one_run.scores(one_run.section_of(one), width=NARROW))
+    found = shown(figures.histograms(one))
+    rates = thresholds(one)
+    specification = found["specs"]["wide"]
+    middle = rates["threshold"][len(rates["threshold"]) // 2]
+    specification["params"] = [*specification.get("params", []), {"name": "chosen", "value": middle}]
+    specification["layer"].append(
+        {
+            "data": {"values": [{}]},
+            "transform": [{"calculate": "chosen", "as": "chosen"}],
+            "mark": {"type": "rule", "color": "#b3006b", "strokeWidth": 2},
+            "encoding": {"x": {"field": "chosen", "type": "quantitative"}},
+        }
+    )
+    return found | {"thresholds": rates}
+
+
+def thresholds(one: AdversaryResult) -> dict[str, list[float]]:
+    """Thresholds from low to high with the false alarms and the misses of each: counted, not bounded."""
+    found = series.scores_of(one)
+    cuts = np.unique(np.concatenate([found.world0, found.world1]))
+    if cuts.size > _SHOWN:
+        cuts = cuts[np.linspace(0, cuts.size - 1, _SHOWN).astype(int)]
+    zero, first = np.sort(found.world0), np.sort(found.world1)
+    return {
+        "threshold": cuts.tolist(),
+        "alarm": (1.0 - np.searchsorted(zero, cuts, side="right") / zero.size).tolist(),
+        "miss": (np.searchsorted(first, cuts, side="right") / first.size).tolist(),
+    }
+
+
+def trade_off(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
+    """The trade-off curve on linear and on logarithmic axes."""
+    canaries = one.one_run is not None
+    linear = one_run.trade_off(one_run.section_of(one)) if canaries else figures.trade_off(result, one)
+    logarithmic = curves([(one.label, result, one)], log=True)
+    return shown(linear) | {"specs": {"linear": spec(linear), "logarithmic": spec(logarithmic)}}
+
+
+def compared(first: tuple[str, AuditResult], second: tuple[str, AuditResult]) -> dict[str, Any]:
+    """The strongest attacks of two audits, with what each promises, on linear and on logarithmic axes."""
+    pairs = [(f"{name}: {result.strongest.label}", result, result.strongest) for name, result in (first, second)]
+    linear, logarithmic = curves(pairs), curves(pairs, log=True)
+    return shown(linear) | {"specs": {"linear": spec(linear), "logarithmic": spec(logarithmic)}}
+
+
+def beliefs(one: AdversaryResult) -> dict[str, Any] | None:
+    """How sure the attack became, where its scores are beliefs."""
+    if one.log_odds is None:
+        return None
+    return shown(persons.figure(one, width=WIDE), persons.figure(one, width=NARROW))
+
+
+def curves(
+    attacks: Sequence[tuple[str, AuditResult, AdversaryResult]], *, log: bool = False, width: int = NARROW
+) -> Figure:
+    """Trade-off curves of attacks over each other, each with the lowest error rates that its promise permits."""
+    rows: list[dict[str, Any]] = []
+    domain, colors, dashes = list[str](), list[str](), list[list[int]]()
+    least = 1.0
+    for place, (name, result, one) in enumerate(attacks):
+        own = f"{name}" if len(attacks) > 1 else "this attack"
+        alarm, miss = _errors(one)
+        least = min([least, *(value for value in (*alarm, *miss) if value > 0.0)])
+        rows += _line(own, alarm, miss)
+        domain, colors, dashes = [*domain, own], [*colors, _COLORS[place]], [*dashes, [1, 0]]
+        for kind, curve in series.promised_curves(result, one):
+            grid = np.unique(np.concatenate([np.geomspace(_LOWEST / 10.0, 1.0, 160), np.linspace(0.0, 1.0, 101)]))
+            limit = f"lowest error rates the {kind} permits" + (
+                f" ({name.partition(':')[0]})" if len(attacks) > 1 else ""
+            )
+            rows += _line(limit, grid.tolist(), np.asarray(curve(grid)).tolist())
+            domain, colors = [*domain, limit], [*colors, "#c77f00" if len(attacks) == 1 else _COLORS[place]]
+            dashes = [*dashes, [7, 3]]
+    guess = np.unique(np.concatenate([np.geomspace(_LOWEST / 10.0, 1.0, 60), np.linspace(0.0, 1.0, 21)]))
+    rows += _line("random guessing", guess.tolist(), (1.0 - guess).tolist())
+    domain, colors, dashes = [*domain, "random guessing"], [*colors, QUIET], [*dashes, [2, 3]]
+    scale = alt.Scale(domain=[0, 1], nice=False)
+    axis = alt.Axis(format="%", tickCount=5)
+    if log:
+        low = max(_LOWEST, 10.0 ** math.floor(math.log10(least)))
+        rows = [row | {"alarm": max(row["alarm"], low), "miss": max(row["miss"], low)} for row in rows]
+        scale = alt.Scale(type="log", domain=[low, 1], nice=False)
+        axis = alt.Axis(format="~%", tickCount=4)
+    lines = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_line(strokeWidth=2, clip=True)
+        .encode(
+            x=alt.X("alarm:Q", title="false alarms (share of world 0)", scale=scale, axis=axis),
+            y=alt.Y("miss:Q", title="misses (share of world 1)", scale=scale, axis=axis),
+            color=alt.Color(
+                "name:N",
+                scale=alt.Scale(domain=domain, range=colors),
+                legend=alt.Legend(title=None, orient="top", columns=1, symbolType="stroke", symbolStrokeWidth=3),
+            ),
+            strokeDash=alt.StrokeDash("name:N", scale=alt.Scale(domain=domain, range=dashes)),
+            order="place:Q",
+        )
+    )
+    title = f"Errors of the {'attacks' if len(attacks) > 1 else 'attack'}" + (", logarithmic axes" if log else "")
+    return Figure(
+        name="curves-log" if log else "curves",
+        title=title,
+        caption=(
+            "Each point of a solid line is a threshold: how often it raises a false alarm, and how often it misses. "
+            "Further down and left is a better attack. A true promise keeps every attack above its dashed line, but "
+            "for chance: these lines are counts without a band around them."
+            + (f" Shares below {low:g} are drawn at the edge." if log else "")
+        ),
+        chart=finished(alt.layer(lines).properties(width=width, height=width - 60), title, width),
+    )
+
+
+def _errors(one: AdversaryResult) -> tuple[list[float], list[float]]:
+    """False alarms and misses at every threshold that matters."""
+    if one.one_run is None:
+        alarm, miss = series.error_rates(series.scores_of(one))
+        if alarm.size > _SHOWN:
+            # Evenly in the rank, and all of the steepest part: where one of the two is rare.
+            part = np.linspace(0, alarm.size - 1, _SHOWN).astype(int)
+            ends = np.concatenate([np.arange(60), alarm.size - 1 - np.arange(60)])
+            chosen = np.unique(np.concatenate([part, ends]))
+            alarm, miss = alarm[chosen], miss[chosen]
+        return alarm.tolist(), miss.tolist()
+    points = one_run.section_of(one)["trade_off"]
+    return [point["false_positives"] for point in points], [point["false_negatives"] for point in points]
+
+
+def _line(name: str, alarm: Sequence[float], miss: Sequence[float]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "alarm": a, "miss": b, "place": place}
+        for place, (a, b) in enumerate(zip(alarm, miss, strict=True))
+    ]
+
+
+def so_far(audit: LiveAudit, *, width: int = WIDE) -> Figure:
+    """The bound so far of every attack as its trials came in, below the claim; ``so_far`` is data that is replaced."""
+    attacks = [one for one in audit.attacks if not one.control]
+    names = [one.label for one in attacks]
+    x = alt.X(
+        "trials:Q",
+        title="trials so far (log scale)",
+        scale=alt.Scale(type="log", nice=False),
+        axis=alt.Axis(format="~s", tickCount=6),
+    )
+    y = alt.Y("epsilon:Q", title="privacy loss ε (no unit)", scale=alt.Scale(zero=True))
+    color = alt.Color(
+        "name:N",
+        scale=alt.Scale(domain=names, range=list(_COLORS[: len(names)]) or [INK]),
+        legend=alt.Legend(
+            title=None, orient="top", columns=1 if width < 600 else 2, symbolType="stroke", symbolStrokeWidth=3
+        ),
+    )
+    data = alt.InlineData(values=points_of(attacks), name="so_far")
+    base = alt.Chart(data)
+    layers: list[Any] = [
+        base.transform_filter("datum.kind == 'ceiling'")
+        .mark_line(color=QUIET, strokeDash=[4, 3], strokeWidth=1.2)
+        .encode(x=x, y=y, detail="name:N"),
+        base.transform_filter("datum.kind == 'proved'").mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color),
+    ]
+    if audit.claim is not None and math.isfinite(audit.claim):
+        claim = alt.Chart(
+            alt.InlineData(values=[{"epsilon": audit.claim, "text": f"claim ε ≤ {words.up(audit.claim)}"}])
+        )
+        layers += [
+            claim.mark_rule(color=PROMISED, strokeWidth=3).encode(y=y),
+            claim.mark_text(align="right", baseline="bottom", dy=-4, fontSize=12, fontWeight="bold", color=INK).encode(
+                x=alt.value(width - 90), y=y, text="text:N"
+            ),
+        ]
+    title = "What is proved so far, as trials come in"
+    return Figure(
+        name="so-far",
+        title=title,
+        caption=(
+            "Solid lines: what each attack has proved at any moment it is looked at. Its threshold was fixed by the "
+            "first 64 trials, so the final bound is usually larger. Dashed: the most that an attack without a single "
+            "error would have proved with as many trials."
+        ),
+        chart=finished(alt.layer(*layers).properties(width=width, height=260), title, width),
+    )
+
+
+def points_of(attacks: Sequence[LiveAttack]) -> list[Mapping[str, Any]]:
+    """The rows behind :func:`so_far`."""
+    return [
+        {"name": one.label, "kind": kind, "trials": point.trials, "epsilon": value}
+        for one in attacks
+        if not one.control
+        for point in one.points
+        for kind, value in (("proved", point.epsilon), ("ceiling", point.ceiling))
+        if math.isfinite(value)
+    ]

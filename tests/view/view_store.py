@@ -2,8 +2,10 @@
 
 import dataclasses
 import functools
+import json
 import os
 import shutil
+import sqlite3
 import time
 
 import numpy as np
@@ -13,7 +15,8 @@ from coalmine.auditing.config import Execution
 from coalmine.auditing.stored import AuditRecord, record_of
 from coalmine.store import BlockResult, Store, listing
 
-HOSTILE = "</script><script>window.owned = 1</script><img src=x onerror=\"window.owned=1\">{{ 7*7 }}"
+TOKEN = "a-secret-of-this-start"
+HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned=1">{{ 7*7 }}'
 
 
 def train(dataset, seed):
@@ -57,12 +60,12 @@ def _made(folder):
     path = os.path.join(folder, "made.db")
     audited(path, name="plain noise", tags=("nightly", "cpu"))
     audited(path, leaky, name="half the noise", tags=("nightly",), trials=192)
-    audited(path, name=HOSTILE, tags=(HOSTILE,), seed=3, epsilon=0.001)
+    audited(path, name=HOSTILE, tags=(HOSTILE,), seed=3, epsilon=8.0)
     return path
 
 
 def small_store(folder, into):
-    """A copy of a store with three audits: consistent or inconclusive, refuted with failures, and with a hostile name."""
+    """A copy of a store with three audits: a right one, a refuted one with failures, and one with a hostile name."""
     path = os.path.join(into, "small.db")
     shutil.copy(_made(str(folder)), path)
     return path
@@ -98,9 +101,6 @@ def block(number, *, size=16, seed=0, failed=()):
 
 def crowd(path, *, audits):
     """Many audits of one run each, written straight into the tables: as a store looks after a year."""
-    import json
-    import sqlite3
-
     with Store.open(path) as store:
         like = listing.audits(store)[0].fingerprint
         tree = json.loads(json.dumps(store.audit(like)))
@@ -113,8 +113,15 @@ def crowd(path, *, audits):
             tree["subject"]["name"] = f"data {number % 7}"
             tree["members"][0]["run"] = run
             outcome = ("consistent", "refuted", "inconclusive")[number % 3]
-            ended = {"coalmine": coalmine.__version__, "trials": {run: 100}, "outcome": outcome, "claim": 4.0,
-                     "proved": {"on_data": number / 1000, "worst_case": None}, "epsilon": number / 1000, "ceiling": 3.0}  # fmt: skip
+            ended = {
+                "coalmine": coalmine.__version__,
+                "trials": {run: 100},
+                "outcome": outcome,
+                "claim": 4.0,
+                "proved": {"on_data": number / 1000, "worst_case": None},
+                "epsilon": number / 1000,
+                "ceiling": 3.0,
+            }
             one = database.execute(
                 "INSERT INTO run (fingerprint, description, created) VALUES (?, '{}', ?)", (run, now - number)
             ).lastrowid

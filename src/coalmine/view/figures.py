@@ -16,6 +16,8 @@ from coalmine.view.live import LiveAttack, LiveAudit
 
 _SHOWN = 600
 """Points of a curve, at most: more than a screen can show."""
+_BROAD = 560
+"""The width of a figure whose legend holds names."""
 _LOWEST = 1e-4
 """Where logarithmic axes begin at the least."""
 _COLORS = (PROVED, "#c44601", "#2a7f62", "#7b3294", "#8c6d31", "#b3006b", "#4d4d4d", "#5e8fc7")
@@ -82,15 +84,20 @@ def trade_off(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
     """The trade-off curve on linear and on logarithmic axes."""
     canaries = one.one_run is not None
     linear = one_run.trade_off(one_run.section_of(one)) if canaries else figures.trade_off(result, one)
-    logarithmic = curves([(one.label, result, one)], log=True)
-    return shown(linear) | {"specs": {"linear": spec(linear), "logarithmic": spec(logarithmic)}}
+    return shown(linear) | {
+        "specs": {"linear": spec(linear), "logarithmic": spec(curves([("", result, one)], log=True))}
+    }
 
 
 def compared(first: tuple[str, AuditResult], second: tuple[str, AuditResult]) -> dict[str, Any]:
     """The strongest attacks of two audits, with what each promises, on linear and on logarithmic axes."""
-    pairs = [(f"{name}: {result.strongest.label}", result, result.strongest) for name, result in (first, second)]
-    linear, logarithmic = curves(pairs), curves(pairs, log=True)
-    return shown(linear) | {"specs": {"linear": spec(linear), "logarithmic": spec(logarithmic)}}
+    pairs = [(name, result, result.strongest) for name, result in (first, second)]
+    specs = {
+        f"{kind}{suffix}": spec(curves(pairs, log=kind == "logarithmic", width=width))
+        for kind in ("linear", "logarithmic")
+        for suffix, width in (("", _BROAD), ("-narrow", NARROW))
+    }
+    return shown(curves(pairs)) | {"specs": specs}
 
 
 def beliefs(one: AdversaryResult) -> dict[str, Any] | None:
@@ -108,7 +115,7 @@ def curves(
     domain, colors, dashes = list[str](), list[str](), list[list[int]]()
     least = 1.0
     for place, (name, result, one) in enumerate(attacks):
-        own = f"{name}" if len(attacks) > 1 else "this attack"
+        own = f"{name}: {one.label}" if len(attacks) > 1 else "this attack"
         alarm, miss = _errors(one)
         least = min([least, *(value for value in (*alarm, *miss) if value > 0.0)])
         rows += _line(own, alarm, miss)
@@ -156,7 +163,9 @@ def curves(
             "for chance: these lines are counts without a band around them."
             + (f" Shares below {low:g} are drawn at the edge." if log else "")
         ),
-        chart=finished(alt.layer(lines).properties(width=width, height=width - 60), title, width),
+        chart=finished(
+            alt.layer(lines).properties(width=width, height=min(width, 480) - 60), title, width
+        ).configure_legend(labelLimit=width - 60, labelFontSize=11.5, rowPadding=2, symbolStrokeColor=INK),
     )
 
 

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from coalmine.auditing.results import AuditResult
-from coalmine.auditing.stored import AuditRecord, conclude, record_of, stored_trials
+from coalmine.auditing.stored import AuditRecord, conclude, record_of, stored_trials, summary
 from coalmine.errors import CoalmineError, StoreError
 from coalmine.store import Store
 
 _KEPT = 16
 """Results that are kept, the last used: each holds its scores."""
+
+
+_Key = tuple[str, frozenset[tuple[str, int]]]
+
+
+def _key(audit: str, trials: Mapping[str, int]) -> _Key:
+    """An audit with the trials that are there, by run."""
+    return audit, frozenset(trials.items())
 
 
 class Judged:
@@ -23,7 +33,7 @@ class Judged:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coalmine-judge")
         self._records: dict[str, AuditRecord] = {}
-        self._results: OrderedDict[tuple[str, tuple[int, ...]], Future[AuditResult]] = OrderedDict()
+        self._results: OrderedDict[_Key, Future[AuditResult]] = OrderedDict()
 
     def record(self, audit: str) -> AuditRecord:
         """What the audit is; an error if the store has none of that name, or if its description was changed."""
@@ -40,7 +50,7 @@ class Judged:
     def begin(self, audit: str) -> Future[AuditResult]:
         """Have the trials judged that are there now, or find that done."""
         record = self.record(audit)
-        key = (audit, tuple(stored_trials(self._store, record.members).values()))
+        key = _key(audit, stored_trials(self._store, record.members))
         with self._lock:
             if key not in self._results:
                 self._results[key] = self._pool.submit(conclude, self._store, record)
@@ -52,6 +62,14 @@ class Judged:
     def result(self, audit: str) -> AuditResult:
         """The result, waited for."""
         return self.begin(audit).result()
+
+    def summary(self, audit: str, trials: Mapping[str, int]) -> dict[str, Any] | None:
+        """How the audit ended, in numbers, if these trials have been judged here."""
+        with self._lock:
+            found = self._results.get(_key(audit, trials))
+        if found is None or not found.done() or found.exception() is not None:
+            return None
+        return summary(self._store, self.record(audit), found.result())
 
     def close(self) -> None:
         """Judge no more."""

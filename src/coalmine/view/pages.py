@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from coalmine.auditing.results import AdversaryResult, AuditResult
-from coalmine.auditing.stored import AuditRecord, summary
+from coalmine.auditing.stored import AuditRecord
 from coalmine.errors import CoalmineError, StoreError
 from coalmine.report import one_run as one_run_report
 from coalmine.report import tables, words
@@ -71,6 +71,7 @@ class Pages:
     ) -> str:
         """The list of audits; with ``part`` what a filter or a sort changes, with ``only`` some and all on one page."""
         page = self.catalogue.page(query, size=PAGE if only is None else 10**9)
+        page = dataclasses.replace(page, rows=tuple(self._as_judged(row) for row in page.rows))
         if only is not None:
             rows = tuple(row for row in page.rows if row.entry.fingerprint in only)
             page = dataclasses.replace(page, rows=rows, found=len(rows), audits=len(rows))
@@ -96,23 +97,26 @@ class Pages:
         found = self.catalogue.row(audit)
         if found is None:
             raise StoreError(f"no audit {audit[:12]!r} in this store")
-        return found
+        return self._as_judged(found)
 
-    def _ended(self, row: AuditRow) -> Mapping[str, Any]:
-        """How the audit ended, in numbers; empty where nobody has judged it yet."""
-        return row.ended or {}
+    def _as_judged(self, row: AuditRow) -> AuditRow:
+        """The row with how it ended, if that was found out here: this page cannot write it into the store."""
+        if row.ended is not None:
+            return row
+        trials = {run.fingerprint: run.done for run in row.runs}
+        return dataclasses.replace(row, ended=self.judged.summary(row.entry.fingerprint, trials))
 
     def _cells(self) -> dict[str, Any]:
         """What the cells of a row say, each number rounded to the safe side."""
 
         def claim(row: AuditRow) -> str:
-            value = row.about.claimed if row.about.claimed is not None else _float(self._ended(row).get("claim"))
+            value = row.about.claimed if row.about.claimed is not None else _float((row.ended or {}).get("claim"))
             if value is None:
                 return row.about.claim or "none"
             return "none" if math.isinf(value) else f"ε ≤ {words.up(value)}"
 
         def proved(row: AuditRow) -> str:
-            parts = self._ended(row).get("proved")
+            parts = (row.ended or {}).get("proved")
             if not isinstance(parts, dict):
                 return "–"
             names = {"on_data": "your data", "worst_case": "worst case"}
@@ -121,7 +125,7 @@ class Pages:
             return texts[0][1] if len(texts) == 1 else ", ".join(f"{text} ({name})" for name, text in texts) or "–"
 
         def ceiling(row: AuditRow) -> str:
-            value = _float(self._ended(row).get("ceiling"))
+            value = _float((row.ended or {}).get("ceiling"))
             return "–" if value is None else words.down(value)
 
         return {"claim": claim, "proved": proved, "ceiling": ceiling}
@@ -149,8 +153,7 @@ class Pages:
             return self._render("audit", **shown)
         result = self._judged(shown, [audit], again=self._links.audit(audit) + ("?judge=now" if judge else ""))
         if result:
-            kept = summary(self._store, self.judged.record(audit), result[0])
-            shown |= {"row": dataclasses.replace(row, ended=kept), **self._result(audit, result[0])}
+            shown |= {"row": self._as_judged(row), **self._result(audit, result[0])}
         return self._render("audit", **shown)
 
     def look(self, audit: str) -> LiveAudit:
@@ -393,20 +396,22 @@ def _settings(record: AuditRecord) -> dict[str, str]:
 
 
 def _flat(tree: Any, name: str = "") -> dict[str, str]:
-    """A tree of tables and lists as names with dots; attacks of a list go by their names."""
+    """A tree of tables and lists as names with dots; tables of a list go by their names, one line each."""
     if isinstance(tree, dict):
-        return {
-            k: v for key, value in tree.items() for k, v in _flat(value, f"{name}.{key}" if name else str(key)).items()
-        }
-    if isinstance(tree, list) and any(isinstance(one, dict) for one in tree):
-        found: dict[str, str] = {}
-        for place, one in enumerate(tree):
-            key = str(one.get("name", place)) if isinstance(one, dict) else str(place)
-            while any(known.startswith(f"{name}[{key}]") for known in found):
-                key += "'"
-            found |= _flat(one, f"{name}[{key}]")
-        return found
-    return {name: ", ".join(map(str, tree)) if isinstance(tree, list) else str(tree)}
+        parts = [_flat(value, f"{name}.{key}" if name else str(key)) for key, value in tree.items()]
+        return {key: value for part in parts for key, value in part.items()}
+    if not isinstance(tree, list):
+        return {name: str(tree)}
+    if not any(isinstance(one, dict) for one in tree):
+        return {name: ", ".join(map(str, tree))}
+    found: dict[str, str] = {}
+    for place, one in enumerate(tree):
+        options = dict(one) if isinstance(one, dict) else {"name": one}
+        key = f"{name}[{options.pop('name', place)}]"
+        while key in found:
+            key += "'"
+        found[key] = ", ".join(f"{k} = {v}" for k, v in options.items()) or "yes"
+    return found
 
 
 def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:

@@ -13,7 +13,7 @@
 
   function chosen(figure, specs) {
     const axes = figure.querySelector("fieldset.choices input:checked");
-    if (axes) return specs[axes.value];
+    if (axes) return (narrow.matches && specs[`${axes.value}-narrow`]) || specs[axes.value];
     return (narrow.matches && specs.narrow) || specs.wide;
   }
 

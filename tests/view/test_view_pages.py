@@ -21,12 +21,12 @@ def judged(client, address):
         page = client.get(address)
         assert page.status_code == 200, page.text
         if 'class="judging"' not in page.text:
-            return html.unescape(page.text)
+            return html.unescape(page.text).replace("\u00a0", " ")
     raise AssertionError("the judge did not end")
 
 
 def test_the_list_shows_how_each_audit_ended(shared):
-    page = html.unescape(shared.get("/").text)
+    page = html.unescape(shared.get("/").text).replace("\u00a0", " ")
     assert "3 audits" in page
     assert 'class="verdict refuted"' in page
     assert "192 trials" in page

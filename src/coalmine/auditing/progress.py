@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from coalmine.bounds import AnytimeAudit
 from coalmine.records import LowerBound
 
-_PILOT = 64
+PILOT = 64
 """The trials with the smallest numbers choose the threshold; only the others count towards the bound."""
 
 
@@ -30,8 +30,8 @@ class BoundSoFar:
         if self._threshold is None:
             self._waiting.append((trial, world, score))
             trial, world, score = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
-            pilot = trial < _PILOT
-            if pilot.sum() < _PILOT:
+            pilot = trial < PILOT
+            if pilot.sum() < PILOT:
                 return
             self._threshold = _best_threshold(world[pilot], score[pilot])
             world, score = world[~pilot], score[~pilot]

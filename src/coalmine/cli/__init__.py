@@ -190,7 +190,16 @@ def _explain(error: BaseException, command: Any, given: list[str]) -> tuple[int,
     )
 
 
-_EXTRAS = {"torch": "train", "sklearn": "train", "pooch": "train", "opacus": "opacus", "altair": "report", "ray": "ray"}
+_EXTRAS = {
+    "torch": "train",
+    "sklearn": "train",
+    "pooch": "train",
+    "opacus": "opacus",
+    "altair": "report",
+    "starlette": "view",
+    "uvicorn": "view",
+    "ray": "ray",
+}
 """Packages that not everybody has, and the extra that brings them."""
 _COMPLETION = "_COALMINE_COMPLETE"
 """The shell sets this variable when it asks for completions."""

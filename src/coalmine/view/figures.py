@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
+from coalmine.auditing.progress import PILOT
 from coalmine.auditing.results import AdversaryResult, AuditResult
 from coalmine.report import figures, one_run, persons, series, words
 from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished
@@ -195,10 +196,11 @@ def so_far(audit: LiveAudit, *, width: int = WIDE) -> Figure:
     """The bound so far of every attack as its trials came in, below the claim; ``so_far`` is data that is replaced."""
     attacks = [one for one in audit.attacks if not one.control]
     names = [one.label for one in attacks]
+    most = max([2 * PILOT, *(one.wanted for one in attacks)])
     x = alt.X(
         "trials:Q",
-        title="trials so far (log scale)",
-        scale=alt.Scale(type="log", nice=False),
+        title="trials so far, up to those that are wanted (log scale)",
+        scale=alt.Scale(type="log", domain=[PILOT, most], nice=False),
         axis=alt.Axis(format="~s", tickCount=6),
     )
     y = alt.Y("epsilon:Q", title="privacy loss ε (no unit)", scale=alt.Scale(zero=True))
@@ -212,10 +214,14 @@ def so_far(audit: LiveAudit, *, width: int = WIDE) -> Figure:
     data = alt.InlineData(values=points_of(attacks), name="so_far")
     base = alt.Chart(data)
     layers: list[Any] = [
+        # The axis reaches 1 even where nothing is proved yet and nothing is claimed.
+        alt.Chart(alt.InlineData(values=[{"epsilon": 1.0}])).mark_rule(opacity=0).encode(y=y),
         base.transform_filter("datum.kind == 'ceiling'")
-        .mark_line(color=QUIET, strokeDash=[4, 3], strokeWidth=1.2)
+        .mark_line(color=QUIET, strokeDash=[4, 3], strokeWidth=1.2, clip=True)
         .encode(x=x, y=y, detail="name:N"),
-        base.transform_filter("datum.kind == 'proved'").mark_line(strokeWidth=2.5).encode(x=x, y=y, color=color),
+        base.transform_filter("datum.kind == 'proved'")
+        .mark_line(strokeWidth=2.5, clip=True)
+        .encode(x=x, y=y, color=color),
     ]
     if audit.claim is not None and math.isfinite(audit.claim):
         claim = alt.Chart(
@@ -233,8 +239,8 @@ def so_far(audit: LiveAudit, *, width: int = WIDE) -> Figure:
         title=title,
         caption=(
             "Solid lines: what each attack has proved at any moment it is looked at. Its threshold was fixed by the "
-            "first 64 trials, so the final bound is usually larger. Dashed: the most that an attack without a single "
-            "error would have proved with as many trials."
+            f"first {PILOT} trials, so the final bound is usually larger. Dashed: the most that an attack without a "
+            "single error would have proved with as many trials."
         ),
         chart=finished(alt.layer(*layers).properties(width=width, height=260), title, width),
     )

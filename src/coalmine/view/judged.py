@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,6 +16,8 @@ from coalmine.store import Store
 
 _KEPT = 16
 """Results that are kept, the last used: each holds its scores."""
+_FRESH_SECONDS = 10.0
+"""How long a result counts although more trials have come in since."""
 
 
 _Key = tuple[str, frozenset[tuple[str, int]]]
@@ -33,6 +36,7 @@ class Judged:
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coalmine-judge")
         self._records: dict[str, AuditRecord] = {}
+        self._last: dict[str, tuple[_Key, float]] = {}
         self._results: OrderedDict[_Key, Future[AuditResult]] = OrderedDict()
 
     def record(self, audit: str) -> AuditRecord:
@@ -48,16 +52,33 @@ class Judged:
         return found
 
     def begin(self, audit: str) -> Future[AuditResult]:
-        """Have the trials judged that are there now, or find that done."""
+        """Have the trials judged that are there now, or find that done.
+
+        While trials come in, a result that is just a little older counts too: judging must come to an end.
+        """
         record = self.record(audit)
         key = _key(audit, stored_trials(self._store, record.members))
         with self._lock:
+            last = self._last.get(audit)
+            if last is not None and last[0] in self._results:
+                found = self._results[last[0]]
+                if not found.done() or time.monotonic() - last[1] < _FRESH_SECONDS:
+                    return found
             if key not in self._results:
-                self._results[key] = self._pool.submit(conclude, self._store, record)
+                self._results[key] = self._pool.submit(self._judge, key, record)
             self._results.move_to_end(key)
             while len(self._results) > _KEPT:
                 self._results.popitem(last=False)
+            self._last[audit] = (key, time.monotonic())
             return self._results[key]
+
+    def _judge(self, key: _Key, record: AuditRecord) -> AuditResult:
+        """Judge, and note when."""
+        try:
+            return conclude(self._store, record)
+        finally:
+            with self._lock:
+                self._last[key[0]] = (key, time.monotonic())
 
     def result(self, audit: str) -> AuditResult:
         """The result, waited for."""

@@ -113,7 +113,7 @@ class Pages:
             value = row.about.claimed if row.about.claimed is not None else _float((row.ended or {}).get("claim"))
             if value is None:
                 return row.about.claim or "none"
-            return "none" if math.isinf(value) else f"ε ≤ {words.up(value)}"
+            return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}")
 
         def proved(row: AuditRow) -> str:
             parts = (row.ended or {}).get("proved")
@@ -121,7 +121,7 @@ class Pages:
                 return "–"
             names = {"on_data": "your data", "worst_case": "worst case"}
             known = [(name, _float(parts.get(key))) for key, name in names.items()]
-            texts = [(name, f"ε ≥ {words.down(value)}") for name, value in known if value is not None]
+            texts = [(name, _tight(f"ε ≥ {words.down(value)}")) for name, value in known if value is not None]
             return texts[0][1] if len(texts) == 1 else ", ".join(f"{text} ({name})" for name, text in texts) or "–"
 
         def ceiling(row: AuditRow) -> str:
@@ -206,7 +206,7 @@ class Pages:
         """One attack: scores, trade-off curve, beliefs, canaries, methods, failures."""
         row = self._row(audit)
         shown: dict[str, Any] = {"audit": audit, "name": _name(row), "label": "Attack", **_NOTHING}
-        result = self._judged(shown, [audit], again=self._links.attack(audit, index))
+        result = self._judged(shown, [audit], again=self._links.attack(audit, index), part="#main")
         if not result:
             return self._render("attack", **shown)
         if not 0 <= index < len(result[0].adversaries):
@@ -304,8 +304,13 @@ class Pages:
         """A page with a sentence."""
         return self._render("message", title=title, text=text)
 
-    def _judged(self, shown: dict[str, Any], audits: Sequence[str], *, again: str) -> list[AuditResult]:
-        """The results, or nothing and in ``shown`` what to say instead: the judge is at work, or cannot judge."""
+    def _judged(
+        self, shown: dict[str, Any], audits: Sequence[str], *, again: str, part: str = "#judged"
+    ) -> list[AuditResult]:
+        """The results, or nothing and in ``shown`` what to say instead: the judge is at work, or cannot judge.
+
+        ``part`` of the page is replaced once the judge is done.
+        """
         started = time.monotonic()
         results = []
         try:
@@ -313,7 +318,7 @@ class Pages:
                 left = None if self._patience is None else max(0.0, self._patience - (time.monotonic() - started))
                 results.append(found.result(left))
         except concurrent.futures.TimeoutError:
-            shown["judging"] = self._render("judging", again=again)
+            shown["judging"] = self._render("judging", again=again, part=part)
             return []
         except CoalmineError as error:
             shown["problem"] = str(error)
@@ -348,6 +353,11 @@ def _names(first: AuditRow, second: AuditRow) -> tuple[str, str]:
 
 def _so_far(now: LiveAudit) -> dict[str, Any]:
     return figures.shown(figures.so_far(now), figures.so_far(now, width=NARROW))
+
+
+def _tight(text: str) -> str:
+    """Keep a short statement on one line."""
+    return text.replace(" ", "\u00a0")
 
 
 def _ceiling(one: AdversaryResult) -> str:

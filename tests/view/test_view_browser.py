@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import httpx
 import pytest
 import view_store
 from view_store import HOSTILE
@@ -48,10 +49,16 @@ def address(store):
         found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)
         assert found, line + server.stdout.read()
         yield found[0]
-        server.terminate()
-        rest = server.stdout.read()
+        # Even with a stream open it ends at once, and says no more than that.
+        _, audit = view_store.begun(store, view_store.names(store)["plain noise"], trials=320, name="never played")
+        with httpx.Client(timeout=30) as reader:
+            assert reader.get(found[0], follow_redirects=True).status_code == 200
+            with reader.stream("GET", f"{found[0].partition('/?')[0]}/audits/{audit}/events") as stream:
+                assert next(stream.iter_lines()) == "event: progress"
+                server.terminate()
+                rest = server.stdout.read()
         assert server.wait(timeout=30) == 143, rest
-    assert "Traceback" not in rest
+    assert rest.splitlines()[1:] == ["coalmine view: asked to end (SIGTERM)"]
 
 
 @pytest.fixture

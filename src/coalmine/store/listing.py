@@ -86,12 +86,18 @@ def audits(store: Store) -> tuple[AuditEntry, ...]:
                 created=row["created"],
                 used=row["used"],
                 name=row["name"] or "",
-                tags=tuple(str(tag) for tag in json.loads(row["tags"] or "[]")),
+                tags=_texts(row["tags"]),
                 members=members.get(row["id"], {}),
                 conclusion=_database.table(row["summary"]) if row["summary"] else None,
             )
             for row in rows
         )
+
+
+def _texts(text: str | None) -> tuple[str, ...]:
+    """A JSON list of texts; empty for anything else."""
+    found = json.loads(text) if text else []
+    return tuple(str(one) for one in found) if isinstance(found, list) else ()
 
 
 def descriptions(store: Store, fingerprints: Iterable[str]) -> dict[str, Mapping[str, Any]]:

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import json
 import secrets
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import resources
 from typing import Any
@@ -49,14 +50,27 @@ _BEATS = 10
 """After so many looks without news a sign of life is sent, so that a reader who went away is noticed."""
 
 
-def create_app(store: Store, *, token: str, poll: float = POLL_SECONDS) -> Starlette:
-    """The application over an open store; ``token`` is the secret that every request needs."""
+def create_app(
+    store: Store, *, token: str, poll: float = POLL_SECONDS, ending: threading.Event | None = None
+) -> Starlette:
+    """The application over an open store.
+
+    Args:
+        store: is only read.
+        token: the secret that every request needs.
+        poll: how often a watched audit is looked at, in seconds.
+        ending: is set when the server is about to end: streams that are open end too.
+
+    Returns:
+        The application; ``app.state.pages`` must be closed at the end.
+
+    """
     pages = Pages(store, LiveLinks())
     routes = [
         Route("/", functools.partial(_runs, pages)),
         Route("/audits/{audit}", functools.partial(_audit, pages)),
         Route("/audits/{audit}/row", functools.partial(_row, pages)),
-        Route("/audits/{audit}/events", functools.partial(_events, pages, poll)),
+        Route("/audits/{audit}/events", functools.partial(_events, pages, poll, ending or threading.Event())),
         Route("/audits/{audit}/attacks/{index:int}", functools.partial(_attack, pages)),
         Route("/runs/{run}", functools.partial(_trials, pages)),
         Route("/compare", functools.partial(_compare, pages)),
@@ -64,6 +78,7 @@ def create_app(store: Store, *, token: str, poll: float = POLL_SECONDS) -> Starl
     ]
     handlers: dict[Any, Callable[[Request, Exception], Response | Awaitable[Response]]] = {
         CoalmineError: functools.partial(_refused, pages),
+        Exception: functools.partial(_ours, pages),
         404: lambda request, error: HTMLResponse(pages.message("Not found", "There is no such page."), 404),
     }
     guards = [
@@ -134,13 +149,13 @@ def _static(request: Request) -> Response:
     return Response(static_file(name), media_type=_KINDS[name.rpartition(".")[2]], headers=kept)
 
 
-async def _events(pages: Pages, poll: float, request: Request) -> Response:
+async def _events(pages: Pages, poll: float, ending: threading.Event, request: Request) -> Response:
     audit = request.path_params["audit"]
     now = await run_in_threadpool(pages.look, audit)  # an unknown audit is an answer, not a stream
 
     async def stream() -> AsyncIterator[str]:
         look, before, quiet = now, "", 0
-        while True:
+        while not ending.is_set():
             html = pages.live(look)
             if html != before:
                 points = figures.points_of(look.attacks)
@@ -166,6 +181,12 @@ def _refused(pages: Pages, request: Request, error: Exception) -> Response:
     """An error of Coalmine in words: what is not there, or what is wrong with the request or the store."""
     status = 400 if isinstance(error, InvalidInputError) else 404
     return HTMLResponse(pages.message("This cannot be shown", str(error)), status)
+
+
+def _ours(pages: Pages, request: Request, error: Exception) -> Response:
+    """An error of the view itself, or what a store that somebody has changed by hand led to; the server says more."""
+    text = f"An error of Coalmine itself, or a store that was changed by hand: {type(error).__name__}: {error}"
+    return HTMLResponse(pages.message("This cannot be shown", text), 500)
 
 
 # ---- who may ask ------------------------------------------------------------------------------------------------

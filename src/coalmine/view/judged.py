@@ -6,7 +6,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 from coalmine.auditing.results import AuditResult
@@ -34,7 +34,8 @@ class Judged:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="coalmine-judge")
+        self._turn = threading.Lock()
+        self._closed = False
         self._records: dict[str, AuditRecord] = {}
         self._last: dict[str, tuple[_Key, float]] = {}
         self._results: OrderedDict[_Key, Future[AuditResult]] = OrderedDict()
@@ -65,20 +66,32 @@ class Judged:
                 if not found.done() or time.monotonic() - last[1] < _FRESH_SECONDS:
                     return found
             if key not in self._results:
-                self._results[key] = self._pool.submit(self._judge, key, record)
+                self._results[key] = self._submit(key, record)
             self._results.move_to_end(key)
             while len(self._results) > _KEPT:
                 self._results.popitem(last=False)
             self._last[audit] = (key, time.monotonic())
             return self._results[key]
 
-    def _judge(self, key: _Key, record: AuditRecord) -> AuditResult:
-        """Judge, and note when."""
-        try:
-            return conclude(self._store, record)
-        finally:
-            with self._lock:
-                self._last[key[0]] = (key, time.monotonic())
+    def _submit(self, key: _Key, record: AuditRecord) -> Future[AuditResult]:
+        """Judge in a thread, one audit after the other. It does not hold up the end of the process, as a pool would."""
+        future: Future[AuditResult] = Future()
+
+        def work() -> None:
+            with self._turn:
+                try:
+                    if self._closed:
+                        raise StoreError("the view has ended")
+                    found = conclude(self._store, record)
+                except BaseException as error:  # noqa: BLE001 - whoever waits for the result is told
+                    future.set_exception(error)
+                else:
+                    with self._lock:
+                        self._last[key[0]] = (key, time.monotonic())
+                    future.set_result(found)
+
+        threading.Thread(target=work, name="coalmine-judge", daemon=True).start()
+        return future
 
     def result(self, audit: str) -> AuditResult:
         """The result, waited for."""
@@ -93,5 +106,5 @@ class Judged:
         return summary(self._store, self.record(audit), found.result())
 
     def close(self) -> None:
-        """Judge no more."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Begin to judge no more."""
+        self._closed = True

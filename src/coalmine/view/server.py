@@ -6,6 +6,7 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 
@@ -15,8 +16,8 @@ from coalmine.store import Store
 from coalmine.view.app import create_app, static_file
 
 HOST = "127.0.0.1"
-_LAST_SECONDS = 1
-"""How long pages that are still open hold up the end."""
+_LAST_SECONDS = 4
+"""How long pages that are still open may hold up the end; streams end within a second."""
 
 
 def serve(store: Store, *, port: int = 0, ready: Callable[[str], None]) -> None:
@@ -30,16 +31,30 @@ def serve(store: Store, *, port: int = 0, ready: Callable[[str], None]) -> None:
     """
     token = secrets.token_urlsafe(24)
     with _listening(port) as listener:
-        app = create_app(store, token=token)
+        ending = threading.Event()
+        app = create_app(store, token=token, ending=ending)
         settings = uvicorn.Config(
             app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_SECONDS
         )
         threading.Thread(target=static_file, args=("vega.js",), daemon=True).start()  # takes two seconds: begin now
         ready(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
         try:
-            uvicorn.Server(settings).run(sockets=[listener])
+            _Server(settings, ending).run(sockets=[listener])
         finally:
             app.state.pages.close()
+
+
+class _Server(uvicorn.Server):
+    """A server that tells open streams when it is asked to end."""
+
+    def __init__(self, config: uvicorn.Config, ending: threading.Event) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Ctrl-C, or a request to end."""
+        self._ending.set()
+        super().handle_exit(sig, frame)
 
 
 def _listening(port: int) -> socket.socket:

@@ -6,14 +6,14 @@ import subprocess
 import sys
 import time
 
-import httpx
 import pytest
 import view_store
 from view_store import HOSTILE
 
 from coalmine.store import Store
-from coalmine.view.bundle import write_bundle
 
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+write_bundle = pytest.importorskip("coalmine.view.bundle", reason="the extra view is not installed").write_bundle
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )

@@ -4,13 +4,14 @@ import sqlite3
 
 import pytest
 import view_store
-from starlette.testclient import TestClient
 from view_store import TOKEN
 
 from coalmine.cli import main
 from coalmine.errors import StoreError
 from coalmine.store import Store
-from coalmine.view.app import create_app
+
+TestClient = pytest.importorskip("starlette.testclient", reason="the extra view, or httpx, is not installed").TestClient
+create_app = pytest.importorskip("coalmine.view.app").create_app
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 import html
 import json
 import re
+import sqlite3
 
 import pytest
 import view_store
 from view_store import HOSTILE
 
 from coalmine.auditing.stored import stored_result
+from coalmine.errors import InvalidInputError
 from coalmine.report import words
 from coalmine.store import Store, listing
 
@@ -195,3 +197,46 @@ def test_an_audit_without_trials_has_a_page(path, client):
     page = html.unescape(client.get(f"/audits/{audit}").text)
     assert "0 of 320" in page
     assert "nobody is at work" in page
+
+
+def test_a_store_that_somebody_changed_by_hand_is_shown_or_refused_in_words(path, client):
+    names = view_store.names(path)
+    with Store.open(path, create=False, read_only=True) as store:
+        entry = next(one for one in listing.audits(store) if one.name == "plain noise")
+        kept = dict(entry.conclusion)
+    broken = [
+        {"coalmine": kept["coalmine"], "trials": kept["trials"]},
+        {**kept, "outcome": ["<b>"], "epsilon": "many", "proved": 7, "ceiling": {}},
+        {**kept, "outcome": "<script>alert(1)</script>", "claim": "infinity"},
+    ]
+    for one in broken:
+        database = sqlite3.connect(path)
+        with database:
+            database.execute("UPDATE conclusion SET summary = ?", (json.dumps(one),))
+            database.execute('UPDATE audit SET description = \'{"members": 5, "claim": []}\' WHERE id = 2')
+        database.close()
+        for address in ("/", "/?sort=proved", "/?sort=verdict&outcome=refuted", "/?sort=progress"):
+            page = client.get(address)
+            assert page.status_code == 200
+            assert "<script>alert" not in page.text
+            assert "<b>" not in page.text
+    answer = client.get(f"/audits/{names['half the noise']}")
+    assert 'class="problem"' in answer.text
+    assert "damaged or changed" in answer.text
+
+
+def test_a_name_changes_neither_audit_nor_trials(path):
+    before = view_store.names(path)
+    with Store.open(path) as store:
+        runs = {run.fingerprint: run.trials for run in store.runs()}
+    view_store.audited(path, name="another name", tags=("more",))
+    after = view_store.names(path)
+    assert after["another name"] == before["plain noise"]
+    assert len(after) == len(before)
+    with Store.open(path) as store:
+        assert {run.fingerprint: run.trials for run in store.runs()} == runs
+    for wrong in ("", " ", "a\nb", 5):
+        with pytest.raises(InvalidInputError, match="name ="):
+            view_store.audited(path, name=wrong)
+    with pytest.raises(InvalidInputError, match="tags ="):
+        view_store.audited(path, tags="one text")

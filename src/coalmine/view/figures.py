@@ -17,6 +17,10 @@ from coalmine.view.live import LiveAttack, LiveAudit
 
 _SHOWN = 600
 """Points of a curve, at most: more than a screen can show."""
+LOGARITHMIC = (
+    "On logarithmic axes it is hits (1 − misses) against false alarms: further up and left is a better attack, and a "
+    "true promise keeps every attack below its dashed line, but for chance. Rates that no trial reached are left out."
+)
 _BROAD = 560
 """The width of a figure whose legend holds names."""
 _LOWEST = 1e-4
@@ -86,7 +90,8 @@ def trade_off(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
     canaries = one.one_run is not None
     linear = one_run.trade_off(one_run.section_of(one)) if canaries else figures.trade_off(result, one)
     return shown(linear) | {
-        "specs": {"linear": spec(linear), "logarithmic": spec(curves([("", result, one)], log=True))}
+        "caption": f"{linear.caption} {LOGARITHMIC}",
+        "specs": {"linear": spec(linear), "logarithmic": spec(curves([("", result, one)], log=True))},
     }
 
 
@@ -111,40 +116,42 @@ def beliefs(one: AdversaryResult) -> dict[str, Any] | None:
 def curves(
     attacks: Sequence[tuple[str, AuditResult, AdversaryResult]], *, log: bool = False, width: int = NARROW
 ) -> Figure:
-    """Trade-off curves of attacks over each other, each with the lowest error rates that its promise permits."""
+    """Trade-off curves of attacks over each other, each with the lowest error rates that its promise permits.
+
+    On logarithmic axes they are drawn as is usual for membership inference (Carlini et al. 2022, "Membership inference
+    attacks from first principles"): hits, which are 1 - misses, against false alarms.
+    """
     rows: list[dict[str, Any]] = []
     domain, colors, dashes = list[str](), list[str](), list[list[int]]()
+    several = len(attacks) > 1
+    grid = np.unique(np.concatenate([np.geomspace(_LOWEST / 10.0, 1.0, 160), np.linspace(0.0, 1.0, 101)]))
     least = 1.0
     for place, (name, result, one) in enumerate(attacks):
-        own = f"{name}: {one.label}" if len(attacks) > 1 else "this attack"
         alarm, miss = _errors(one)
-        least = min([least, *(value for value in (*alarm, *miss) if value > 0.0)])
-        rows += _line(own, alarm, miss)
-        domain, colors, dashes = [*domain, own], [*colors, _COLORS[place]], [*dashes, [1, 0]]
+        least = min([least, *(rate for rate in (*alarm, *(1.0 - rate for rate in miss)) if rate > 1e-12)])
+        lines = [(f"{name}: {one.label}" if several else "this attack", alarm, miss, _COLORS[place], [1, 0])]
         for kind, curve in series.promised_curves(result, one):
-            grid = np.unique(np.concatenate([np.geomspace(_LOWEST / 10.0, 1.0, 160), np.linspace(0.0, 1.0, 101)]))
-            limit = f"lowest error rates the {kind} permits" + (
-                f" ({name.partition(':')[0]})" if len(attacks) > 1 else ""
-            )
-            rows += _line(limit, grid.tolist(), np.asarray(curve(grid)).tolist())
-            domain, colors = [*domain, limit], [*colors, "#c77f00" if len(attacks) == 1 else _COLORS[place]]
-            dashes = [*dashes, [7, 3]]
-    guess = np.unique(np.concatenate([np.geomspace(_LOWEST / 10.0, 1.0, 60), np.linspace(0.0, 1.0, 21)]))
-    rows += _line("random guessing", guess.tolist(), (1.0 - guess).tolist())
+            limit = f"permitted by the {kind} of {name}" if several else f"lowest error rates the {kind} permits"
+            color = _COLORS[place] if several else "#c77f00"
+            lines.append((limit, grid.tolist(), np.asarray(curve(grid)).tolist(), color, [7, 3]))
+        for title, first, second, color, dash in lines:
+            rows += _line(title, first, second)
+            domain, colors, dashes = [*domain, title], [*colors, color], [*dashes, dash]
+    rows += _line("random guessing", grid.tolist(), (1.0 - grid).tolist())
     domain, colors, dashes = [*domain, "random guessing"], [*colors, QUIET], [*dashes, [2, 3]]
-    scale = alt.Scale(domain=[0, 1], nice=False)
-    axis = alt.Axis(format="%", tickCount=5)
+    scale, axis, y = alt.Scale(domain=[0, 1], nice=False), alt.Axis(format="%", tickCount=5), "miss"
     if log:
         low = max(_LOWEST, 10.0 ** math.floor(math.log10(least)))
-        rows = [row | {"alarm": max(row["alarm"], low), "miss": max(row["miss"], low)} for row in rows]
-        scale = alt.Scale(type="log", domain=[low, 1], nice=False)
-        axis = alt.Axis(format="~%", tickCount=4)
-    lines = (
+        # What no trial reached has no place here: an attack without a single false alarm among n trials is not at 0.
+        rows = [row | {"hit": 1.0 - row["miss"]} for row in rows if row["alarm"] >= low and 1.0 - row["miss"] >= low]
+        scale, axis, y = alt.Scale(type="log", domain=[low, 1], nice=False), alt.Axis(format="~%", tickCount=4), "hit"
+    names = {"miss": "misses (share of world 1)", "hit": "hits: 1 − misses (share of world 1)"}
+    drawn = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_line(strokeWidth=2, clip=True)
         .encode(
             x=alt.X("alarm:Q", title="false alarms (share of world 0)", scale=scale, axis=axis),
-            y=alt.Y("miss:Q", title="misses (share of world 1)", scale=scale, axis=axis),
+            y=alt.Y(f"{y}:Q", title=names[y], scale=scale, axis=axis),
             color=alt.Color(
                 "name:N",
                 scale=alt.Scale(domain=domain, range=colors),
@@ -154,19 +161,18 @@ def curves(
             order="place:Q",
         )
     )
-    title = f"Errors of the {'attacks' if len(attacks) > 1 else 'attack'}" + (", logarithmic axes" if log else "")
+    title = f"Errors of the {'attacks' if several else 'attack'}" + (", logarithmic axes" if log else "")
     return Figure(
         name="curves-log" if log else "curves",
         title=title,
         caption=(
             "Each point of a solid line is a threshold: how often it raises a false alarm, and how often it misses. "
             "Further down and left is a better attack. A true promise keeps every attack above its dashed line, but "
-            "for chance: these lines are counts without a band around them."
-            + (f" Shares below {low:g} are drawn at the edge." if log else "")
+            f"for chance: these lines are counts without a band around them. {LOGARITHMIC}"
         ),
         chart=finished(
-            alt.layer(lines).properties(width=width, height=min(width, 480) - 60), title, width
-        ).configure_legend(labelLimit=width - 60, labelFontSize=11.5, rowPadding=2, symbolStrokeColor=INK),
+            alt.layer(drawn).properties(width=width, height=min(width, 480) - 60), title, width
+        ).configure_legend(labelLimit=width - 110, labelFontSize=11.5, rowPadding=2, symbolStrokeColor=INK),
     )
 
 

@@ -215,6 +215,25 @@ def instance(name: str, value: object, kind: type | tuple[type, ...]) -> None:
         raise reject(name, value, "an object of type " + " or ".join(k.__name__ for k in kinds))
 
 
+def label(name: str, value: object) -> str:
+    """A short text for people: 1 to 120 characters of one line.
+
+    >>> label("name", " before the fix ")
+    'before the fix'
+    """
+    text = value.strip() if isinstance(value, str) else ""
+    if not 1 <= len(text) <= 120 or not text.isprintable():
+        raise reject(name, value, "1 to 120 characters that can be printed")
+    return text
+
+
+def labels(name: str, values: object) -> tuple[str, ...]:
+    """Several short texts, each once."""
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise reject(name, values, "a list of texts")
+    return tuple(dict.fromkeys(label(name, one) for one in values))
+
+
 def finite_vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """A non-empty one-dimensional array of finite numbers, as float64; the message names the first bad position."""
     array = numeric_array(name, values)

@@ -93,7 +93,8 @@ def leaves() -> tuple[_Leaf, ...]:
             yield _Leaf(path, tuple(_parameter(one, hints) for one in command.params if one.name in hints))
             return
         for name, one in inner.items():
-            yield from walk(one, (*path, name))
+            if (*path, name) != ("view", "open"):  # serves until it is told to end
+                yield from walk(one, (*path, name))
 
     return tuple(walk(typer.main.get_command(app), ()))
 
@@ -126,6 +127,7 @@ _SANE = {
     "store": "store.db",
     "run": fuzz_files.RUN,
     "name": "synthetic",
+    "folder": "pages",
     "names": "synthetic",
     "data_dir": "folder",
     "report": "out.html",

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from coalmine.auditing import progress
-from coalmine.auditing.progress import _PILOT
+from coalmine.auditing.progress import PILOT
 from coalmine.bounds import AnytimeAudit
 from coalmine.cli import _watch
 from coalmine.cli._watch import Watch
@@ -53,7 +53,7 @@ def watch(*, trials=160, done=()):
 
 def test_the_pilot_never_counts(counted):
     bar = watch()
-    for index in range(_PILOT // 16):
+    for index in range(PILOT // 16):
         bar.block(block(index))
     assert counted == []
     bar.block(block(4))
@@ -77,7 +77,7 @@ def test_the_threshold_looks_at_the_pilot_alone(monkeypatch):
     for index in (5, 0, 1, 2, 3, 4):
         bar.block(block(index, score=lambda trials: trials.astype(float)))
     assert len(seen) == 1
-    assert_array_equal(np.sort(seen[0]), np.arange(float(_PILOT)))
+    assert_array_equal(np.sort(seen[0]), np.arange(float(PILOT)))
 
 
 def test_after_a_restart_the_stored_trials_go_on_counting(counted):

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.bounds import AnytimeAudit
+from coalmine.records import LowerBound
 
-_PILOT = 64
+PILOT = 64
 """The trials with the smallest numbers choose the threshold; only the others count towards the bound."""
 
 
@@ -29,8 +30,8 @@ class BoundSoFar:
         if self._threshold is None:
             self._waiting.append((trial, world, score))
             trial, world, score = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
-            pilot = trial < _PILOT
-            if pilot.sum() < _PILOT:
+            pilot = trial < PILOT
+            if pilot.sum() < PILOT:
                 return
             self._threshold = _best_threshold(world[pilot], score[pilot])
             world, score = world[~pilot], score[~pilot]
@@ -39,14 +40,19 @@ class BoundSoFar:
             self._counted[side] += mine.size
             self._wrong[side] += int((mine != side).sum())
 
-    def epsilon(self) -> float | None:
+    def bound(self) -> LowerBound | None:
         """The bound, with all that was counted since it was last asked for; None while a world has no trials."""
         for side in (0, 1):
             if self._counted[side]:
                 self._sequence.add(world=side, trials=self._counted[side], wrong=self._wrong[side])
                 self._seen[side] += self._counted[side]
         self._counted, self._wrong = [0, 0], [0, 0]
-        return None if min(self._seen) == 0 else self._sequence.bound().epsilon
+        return None if min(self._seen) == 0 else self._sequence.bound()
+
+    def epsilon(self) -> float | None:
+        """The ε of :meth:`bound`."""
+        found = self.bound()
+        return None if found is None else found.epsilon
 
 
 def _best_threshold(world: NDArray[np.int8], score: NDArray[np.float64]) -> float:

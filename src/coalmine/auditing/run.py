@@ -18,7 +18,7 @@ from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
 from coalmine.auditing.one_run import OneRunGame
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.setting import GivenData, Setting, prepare
-from coalmine.auditing.stored import AuditRecord, Member, conclude
+from coalmine.auditing.stored import AuditRecord, Member, conclude_and_keep
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Engine, Watcher, blocks_for, play
 from coalmine.game.built_in import BuiltInTask
@@ -43,6 +43,8 @@ def audit(
     store: Store | str | Path = "coalmine.db",
     execution: config.Execution | None = None,
     watcher: Watcher | None = None,
+    name: str | None = None,
+    tags: Sequence[str] = (),
 ) -> AuditResult:
     """Play the privacy game against DP-SGD with every adversary of the config, and say what theory and evidence give.
 
@@ -57,6 +59,8 @@ def audit(
         store: where trials are kept.
         execution: device, workers and the folder of data files; never changes a result.
         watcher: is told how it goes.
+        name: what you call this audit, to find it again (``coalmine view``); never changes a result.
+        tags: words to find it by, added to those that it has.
 
     Returns:
         Theory, evidence, meaning, and the verdict on the claim: the config's ``audit.claim_epsilon``, or else all that
@@ -64,6 +68,7 @@ def audit(
 
     """
     how = execution or config.Execution()
+    called, labels = None if name is None else _validate.label("name", name), _validate.labels("tags", tags)
     if not isinstance(settings, config.AuditConfig):
         settings = config.parse(settings) if isinstance(settings, Mapping) else config.load(settings)
     setting = prepare(settings, data_dir=how.data_dir, data=data, model=model)
@@ -71,8 +76,8 @@ def audit(
     given = {"data": data, "model": model, "adversaries": adversaries}
     claim = claim_of(setting)
     if how.engine != "ray":  # whose machines have devices of their own
-        for name in how.devices:
-            device_named(name)
+        for device in how.devices:
+            device_named(device)
     games = [game_of(setting, who, trials=trials) for who, trials in players]
     question = settings.audit
     judge.check(claim, [one.facts for one in games], delta=question.delta, confidence=question.confidence)
@@ -88,10 +93,11 @@ def audit(
     with Store.opened(store) as opened, open_engine(how) as engine:
         for one in played:
             one.register(opened)
-        opened.record_audit(record.name, record.to_dict(), members={one.run: one.trials for one in played})
+        members = {one.run: one.trials for one in played}
+        opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
         for one in played:
             one.play(opened, engine=engine, device=how.devices[0], watcher=watcher or Watcher())
-        return conclude(opened, record)
+        return conclude_and_keep(opened, record)
 
 
 def _players(

@@ -21,8 +21,9 @@ from coalmine.game import ACCURACY, WITH_CANARIES
 from coalmine.game.machine import versions
 from coalmine.identifiability import advantage, belief
 from coalmine.one_run.design import Design
-from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict
+from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict, plain
 from coalmine.store import Store, Trials
+from coalmine.store.listing import descriptions, progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,7 +111,7 @@ def record_of(store: Store, prefix: str) -> AuditRecord:
         )
     # An audit is named by what it is: a description that was changed afterwards no longer has its name.
     name = fingerprint({key: value for key, value in found.items() if key != "versions"})
-    if all(one["fingerprint"] != name for one in store.audits()):
+    if not descriptions(store, [name]):
         raise StoreError(
             f"store {str(store.path)!r}: the description of this audit was damaged or changed; nothing was deleted: "
             "restore the file from a copy, or run the audit again"
@@ -168,6 +169,47 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
         versions=record.versions,
         missing=sum(not found for found in found_by_member),
     )
+
+
+def conclude_and_keep(store: Store, record: AuditRecord) -> AuditResult:
+    """:func:`conclude`, and keep how it ended beside the audit, so that a list need not judge it again."""
+    result = conclude(store, record)
+    store.keep_conclusion(record.name, summary(store, record, result))
+    return result
+
+
+def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str, Any]:
+    """How an audit ended, in a few numbers, and the trials that say so.
+
+    Where nothing is proved on the data at hand, or in the worst case, because nobody tried, that number is None.
+    """
+    best = {"on_data": result.on_data, "worst_case": result.worst_case}
+    found: dict[str, Any] = plain(
+        {
+            "coalmine": versions()["coalmine"],
+            "trials": stored_trials(store, record.members),
+            "outcome": result.verdict.outcome.value,
+            "claim": result.claim_epsilon,
+            "proved": {name: None if one is None else one.bound.epsilon for name, one in best.items()},
+            "epsilon": result.strongest.bound.epsilon,
+            "ceiling": result.verdict.ceiling,
+            "delta": result.config.audit.delta,
+            "confidence": result.config.audit.confidence,
+        }
+    )
+    return found
+
+
+def stored_trials(store: Store, members: Sequence[Member]) -> dict[str, int]:
+    """How many of the trials that the audit asked for are there, for each of its runs, controls included."""
+    every = [one for member in members for one in (member, member.control) if one is not None]
+    there = progress(store, [one.run for one in every])
+    return {one.run: min(there[one.run].trials, one.wanted) for one in every}
+
+
+def is_current(kept: Mapping[str, Any], trials: Mapping[str, int]) -> bool:
+    """Whether a kept :func:`summary` is of these trials, and of this version of Coalmine."""
+    return kept.get("coalmine") == versions()["coalmine"] and kept.get("trials") == dict(trials)
 
 
 def _evidence(store: Store, member: Member) -> Sequence[Evidence]:

@@ -37,6 +37,7 @@ from coalmine.cli import (
     report,
     runs,
     study,
+    view,
 )
 from coalmine.cli._output import any_encoding, as_option_names, printable
 from coalmine.errors import CoalmineError
@@ -78,6 +79,7 @@ app.command("adversaries")(adversaries.adversaries)
 app.command("report")(report.report)
 app.add_typer(runs.runs, name="runs")
 app.add_typer(study.study, name="study")
+app.add_typer(view.view, name="view")
 app.command("account")(account.account)
 app.command("bound")(bound.bound)
 app.command("calibrate")(calibrate.calibrate)
@@ -188,7 +190,16 @@ def _explain(error: BaseException, command: Any, given: list[str]) -> tuple[int,
     )
 
 
-_EXTRAS = {"torch": "train", "sklearn": "train", "pooch": "train", "opacus": "opacus", "altair": "report", "ray": "ray"}
+_EXTRAS = {
+    "torch": "train",
+    "sklearn": "train",
+    "pooch": "train",
+    "opacus": "opacus",
+    "altair": "report",
+    "starlette": "view",
+    "uvicorn": "view",
+    "ray": "ray",
+}
 """Packages that not everybody has, and the extra that brings them."""
 _COMPLETION = "_COALMINE_COMPLETE"
 """The shell sets this variable when it asks for completions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,6 +73,8 @@ def audit(
         ),
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
+    name: Annotated[str | None, typer.Option(help="What you call this audit (see coalmine view).")] = None,
+    tag: Annotated[list[str] | None, typer.Option(help="A word to find this audit by (repeatable).")] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
     device: DeviceName = "cpu",
     workers: WorkerCount = 0,
@@ -119,8 +122,8 @@ def audit(
         if any(one.startswith("audit.control=") for one in overrides):
             raise InvalidInputError("control is not allowed with train: expected --control-train module:function")
         if device != "cpu" or data_dir is not None:
-            name = "device" if device != "cpu" else "data_dir"
-            raise InvalidInputError(f"{name} is not allowed with train: your own functions choose where they train")
+            wrong = "device" if device != "cpu" else "data_dir"
+            raise InvalidInputError(f"{wrong} is not allowed with train: your own functions choose where they train")
         return run_own_training(
             (train, score, worlds),
             overrides,
@@ -128,21 +131,30 @@ def audit(
             claim_dpsgd=claim_dpsgd,
             timeout=timeout,
             messages=messages,
+            name=name,
+            tags=tag or (),
             store=store,
             execution=execution,
             json=json,
             report=report,
         )
     own = {"worlds": worlds, "timeout": timeout, "claim_dpsgd": claim_dpsgd, "control_train": control_train}
-    for name, value in {**own, "messages": messages or None}.items():
+    for option, value in {**own, "messages": messages or None}.items():
         if value is not None:
-            raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")
+            raise InvalidInputError(f"{option} is not allowed without train: expected --train module:function too")
     settings = configs.load(config, preset=preset, overrides=overrides, adversaries=adversary)
-    return run_audit(settings, store=store, execution=execution, json=json, report=report)
+    return run_audit(settings, store=store, execution=execution, json=json, report=report, name=name, tags=tag or ())
 
 
 def run_audit(
-    settings: AuditConfig, *, store: Path, execution: Execution, json: bool, report: Path | None = None
+    settings: AuditConfig,
+    *,
+    store: Path,
+    execution: Execution,
+    json: bool,
+    report: Path | None = None,
+    name: str | None = None,
+    tags: Sequence[str] = (),
 ) -> int:
     """Run an audit with its progress bar, print the result, and give the exit code."""
     from coalmine import report as reports
@@ -155,7 +167,7 @@ def run_audit(
     section = settings.audit
     each = 1.0 - (1.0 - section.confidence) / len(settings.adversary)  # all the bounds that are shown hold together
     with Watch(delta=section.delta, confidence=each, shown=not json and sys.stderr.isatty()) as watch:
-        result = run(settings, store=store, execution=execution, watcher=watch)
+        result = run(settings, store=store, execution=execution, watcher=watch, name=name, tags=tags)
     return finish(result, json=json, report=report)
 
 
@@ -167,6 +179,8 @@ def run_own_training(
     claim_dpsgd: str | None,
     timeout: float | None,
     messages: bool,
+    name: str | None,
+    tags: Sequence[str],
     store: Path,
     execution: Execution,
     json: bool,
@@ -202,6 +216,8 @@ def run_own_training(
             seed=question.seed,
             timeout=timeout,
             messages=messages,
+            name=name,
+            tags=tags,
             store=store,
             execution=execution,
             watcher=watch,

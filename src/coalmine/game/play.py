@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -34,6 +35,7 @@ def play(task: Task, *, blocks: Sequence[int], store: Store, engine: Engine, wat
     name = task.fingerprint
     failed: dict[int, str] = {}
     stopped: GameStoppedError | None = None
+    told = -math.inf
     with store.keeping(name):
         pending = _Pending(store, name, blocks)
         flying: dict[Future[list[BlockResult]], tuple[int, ...]] = {}
@@ -46,7 +48,11 @@ def play(task: Task, *, blocks: Sequence[int], store: Store, engine: Engine, wat
                 flying[engine.submit(task, (block,))] = (block,)
             while len(flying) < width and (taken := pending.take(group.of(len(pending), width=width))):
                 flying[engine.submit(task, taken)] = taken
-            watcher.where(engine.status())
+            status = engine.status()
+            watcher.where(status)
+            if status and time.monotonic() - told > _LOOK_SECONDS:  # for those who watch the store
+                store.say(name, status)
+                told = time.monotonic()
             if not flying:
                 pending.wait(watcher)
                 continue

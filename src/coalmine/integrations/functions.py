@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from coalmine.auditing.config import AuditSection, Execution, FunctionConfig
 from coalmine.auditing.engine import open_engine
 from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
 from coalmine.auditing.results import AuditResult
-from coalmine.auditing.stored import AuditRecord, Member, conclude
+from coalmine.auditing.stored import AuditRecord, Member, conclude_and_keep
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Watcher, blocks_for, play
 from coalmine.game.machine import versions
@@ -63,6 +63,8 @@ def audit_function(
     store: Store | str | Path = "coalmine.db",
     execution: Execution | None = None,
     watcher: Watcher | None = None,
+    name: str | None = None,
+    tags: Sequence[str] = (),
 ) -> AuditResult:
     """Play the privacy game against ``train`` and test what is claimed for it.
 
@@ -94,6 +96,8 @@ def audit_function(
         execution: another engine than processes of this machine (``Execution(engine="ray")``), in the place of
             ``workers``.
         watcher: is told how it goes. Without one there is a progress bar on a terminal and in a notebook.
+        name: what you call this audit, to find it again (``coalmine view``); never changes a result.
+        tags: words to find it by, added to those that it has.
 
     Returns:
         What was proved, and the verdict on the claim.
@@ -106,6 +110,7 @@ def audit_function(
         seed=seed,
         claim=_epsilon(claim, claim_epsilon),
     )
+    called, labels = None if name is None else _validate.label("name", name), _validate.labels("tags", tags)
     limit = None if timeout is None else _validate.positive("timeout", timeout)
     limited = None if threads is None else _validate.integer("threads", threads, at_least=1)
     many = None if batched is None else _validate.integer("batched", batched, at_least=1)
@@ -118,8 +123,8 @@ def audit_function(
     if not scoring:
         raise _validate.reject("score", score, "a function, or at least one by name")
     named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
-    for name, function in named:
-        identity.check_function(name, function)
+    for role, function in named:
+        identity.check_function(role, function)
     for function in scoring.values():
         check_signatures(train, function)
     built = build(worlds)
@@ -168,7 +173,8 @@ def audit_function(
     ):
         for one in games:
             opened.register(one.run, {"identity": one.identity, "attack": one.facts.to_dict(), "versions": versions()})
-        opened.record_audit(record.name, record.to_dict(), members={one.run: section.trials for one in games})
+        members = {one.run: section.trials for one in games}
+        opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
         for one in games:
             task = FunctionTask(
                 fingerprint=one.run,
@@ -185,12 +191,12 @@ def audit_function(
             if how.engine != "inline":
                 _check_portable(task)
             done = opened.parts(one.run, below=section.trials)
-            name = f"{NAME} ({settings.train})" if one is games[0] else f"control ({title(one.train)})"
-            watching.begin(name, trials=section.trials, copies=built.copies, done=done)
+            who = f"{NAME} ({settings.train})" if one is games[0] else f"control ({title(one.train)})"
+            watching.begin(who, trials=section.trials, copies=built.copies, done=done)
             missing = blocks_for(section.trials, done=opened.done(one.run))
             play(task, blocks=missing, store=opened, engine=engine, watcher=watching)
             watching.end()
-        return conclude(opened, record)
+        return conclude_and_keep(opened, record)
 
 
 @dataclasses.dataclass(frozen=True)

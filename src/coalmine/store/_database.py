@@ -18,7 +18,7 @@ from coalmine.errors import StoreError
 
 APPLICATION_ID = 0x636F616C
 """In the file's header, so that another program's database is never taken for a store ("coal" in ASCII)."""
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Raised whenever the tables change in a way that an older Coalmine would misread."""
 BUSY_SECONDS = 60.0
 """How long to wait for another process that is writing; a write takes milliseconds."""
@@ -62,6 +62,16 @@ _AUDITS = (
 _MADE = "CREATE TABLE made (id INTEGER PRIMARY KEY, versions TEXT NOT NULL UNIQUE) STRICT"
 _FIRST = "CREATE INDEX block_first ON block (run, first, block)"
 """What came with version 3: which versions made a block, and its smallest trial, to read a few trials of many."""
+_LABELS = (
+    """CREATE TABLE label (
+        audit INTEGER PRIMARY KEY REFERENCES audit (id) ON DELETE CASCADE, name TEXT NOT NULL, tags TEXT NOT NULL
+    ) STRICT""",
+    """CREATE TABLE conclusion (
+        audit INTEGER PRIMARY KEY REFERENCES audit (id) ON DELETE CASCADE, summary TEXT NOT NULL
+    ) STRICT""",
+    "ALTER TABLE lease ADD COLUMN status TEXT NOT NULL DEFAULT ''",
+)
+"""What came with version 4: what people call an audit, how it ended, and where its blocks are being played."""
 
 
 @contextlib.contextmanager
@@ -127,7 +137,8 @@ def _advice(error: sqlite3.Error) -> str:
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     """An open connection to a store at ``path``, made if it is not there. Call within :func:`explained`.
 
-    A new store is for its owner's eyes alone. With ``read_only`` a store in a place that cannot be written opens too.
+    A new store is for its owner's eyes alone. With ``read_only`` nothing is ever written to a store that is there, and
+    one in a place that cannot be written opens too.
     """
     there = check_path(path)
     if not path.parent.is_dir():
@@ -135,13 +146,22 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
     if not there:
         with contextlib.suppress(OSError):  # SQLite meets the same trouble and explains it
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # its -wal and -shm files get the same rights
-    try:
+    if not (read_only and there):
         return _connect(path, path)
+    try:
+        return _unwritten(path, "mode=ro")
     except sqlite3.OperationalError as error:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if not (read_only and there) or code not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+        if code not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             raise
-    return _read_only(path)
+    # On a disk that nobody can write SQLite cannot even make the files by which readers take turns.
+    log = path.with_name(path.name + "-wal")
+    if log.exists() and log.stat().st_size > 0:
+        raise StoreError(
+            f"store {str(path)!r}: it was not closed, and this place cannot be written: copy it together with "
+            f"{log.name!r} to a folder that can be"
+        )
+    return _unwritten(path, "mode=ro&immutable=1")
 
 
 def _connect(path: Path, target: Path | str) -> sqlite3.Connection:
@@ -157,24 +177,17 @@ def _connect(path: Path, target: Path | str) -> sqlite3.Connection:
     return database
 
 
-def _read_only(path: Path) -> sqlite3.Connection:
-    """A store that nobody can write: on such a disk SQLite cannot even make the files by which readers take turns."""
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size > 0:
-        raise StoreError(
-            f"store {str(path)!r}: it was not closed, and this place cannot be written: copy it together with "
-            f"{log.name!r} to a folder that can be"
-        )
-    source = sqlite3.connect(f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
-    with contextlib.closing(source):
-        ready = _is_ready(source, path) and source.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION
-        if not ready:  # of an older version: extended in memory
-            copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            source.backup(copy)
-            copy.row_factory = sqlite3.Row
-            _prepare(copy, path)
-            return copy
-    return _connect(path, f"file:{urllib.parse.quote(str(path.resolve()))}?mode=ro&immutable=1")
+def _unwritten(path: Path, how: str) -> sqlite3.Connection:
+    """A connection that cannot write; a store of an older version is copied into memory and extended there."""
+    name = f"file:{urllib.parse.quote(str(path.resolve()))}?{how}"
+    with contextlib.closing(sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS)) as source:
+        if _is_ready(source, path) and source.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
+            return _connect(path, name)
+        copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        source.backup(copy)
+    copy.row_factory = sqlite3.Row
+    _prepare(copy, path)
+    return copy
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
@@ -229,7 +242,7 @@ def _create(database: sqlite3.Connection, path: Path) -> None:
     with transaction(database):
         if _is_ready(database, path):
             return
-        for statement in (_MADE, *_SCHEMA, *_AUDITS, _FIRST):
+        for statement in (_MADE, *_SCHEMA, *_AUDITS, _FIRST, *_LABELS):
             database.execute(statement)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -239,6 +252,8 @@ def _extend(database: sqlite3.Connection) -> None:
     """Bring an older store up to date: its runs and blocks stay as they are, and what is new is added."""
     with transaction(database):
         version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version == SCHEMA_VERSION:  # another process was faster
+            return
         if version < 2:
             for statement in _AUDITS:
                 database.execute(statement)
@@ -249,6 +264,8 @@ def _extend(database: sqlite3.Connection) -> None:
             database.create_function("first_trial", 2, _first_trial, deterministic=True)
             database.execute("UPDATE block SET first = first_trial(payload, trials)")
             database.execute(_FIRST)
+        for statement in _LABELS:
+            database.execute(statement)
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

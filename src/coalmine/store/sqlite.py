@@ -19,7 +19,7 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError, StoreError
-from coalmine.store import _blob, _database
+from coalmine.store import _audits, _blob, _database
 from coalmine.store._database import SCHEMA_VERSION
 from coalmine.store._leases import Owner, held_by_others, is_held, leases
 from coalmine.store.records import BlockResult, Failure, Run, Trials, description_text
@@ -60,7 +60,7 @@ class Store:
     def open(cls, path: str | os.PathLike[str], *, create: bool = True, read_only: bool = False) -> Self:
         """Open the store at ``path``; make it if it is not there, unless ``create`` is False.
 
-        With ``read_only`` a store that cannot be written (another's, or on a read-only disk) opens too, to be read.
+        With ``read_only`` nothing is written, and a store that cannot be written (another's, a read-only disk) opens.
         """
         _validate.instance("store", path, (str, os.PathLike))
         where = Path(path)
@@ -138,21 +138,30 @@ class Store:
 
     # ---- audits ------------------------------------------------------------------------------------------------
 
-    def record_audit(self, fingerprint: str, description: Mapping[str, Any], *, members: Mapping[str, int]) -> None:
-        """Keep what an audit is, once, and which registered runs answer it, with the trials wanted of each."""
-        name, text, now = _fingerprint(fingerprint), description_text(description), time.time()
+    def record_audit(
+        self,
+        fingerprint: str,
+        description: Mapping[str, Any],
+        *,
+        members: Mapping[str, int],
+        name: str | None = None,
+        tags: Iterable[str] = (),
+    ) -> None:
+        """Keep what an audit is, once, and which registered runs answer it, with the trials wanted of each.
+
+        ``name`` and ``tags`` are for people: they are no part of what an audit is, and may be given again.
+        """
+        audit, text, words = _fingerprint(fingerprint), description_text(description), [str(tag) for tag in tags]
         with self._writing() as database:
-            database.execute(
-                "INSERT INTO audit (fingerprint, description, created, used) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (fingerprint) DO UPDATE SET used = excluded.used",
-                (name, text, now, now),
-            )
-            audit = database.execute("SELECT id FROM audit WHERE fingerprint = ?", (name,)).fetchone()["id"]
-            for run, wanted in members.items():
-                database.execute(
-                    "INSERT INTO member (audit, run, wanted) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                    (audit, self._known(database, run), wanted),
-                )
+            known = {self._known(database, run): wanted for run, wanted in members.items()}
+            _audits.record(database, audit, text, members=known)
+            if name is not None or words:
+                _audits.label(database, audit, name=name, tags=words)
+
+    def keep_conclusion(self, fingerprint: str, summary: Mapping[str, Any]) -> None:
+        """Keep how a recorded audit ended, for lists; whoever must be sure judges its trials again."""
+        with self._writing() as database:
+            _audits.conclude(database, _fingerprint(fingerprint), description_text(summary))
 
     def audit(self, prefix: str) -> Mapping[str, Any] | None:
         """The description of the audit of that fingerprint, or of the last one used that has a run of that prefix."""
@@ -171,16 +180,7 @@ class Store:
     def audits(self) -> tuple[Mapping[str, Any], ...]:
         """Every audit, the last one used first: its fingerprint, description, runs, and when it was made and used."""
         with self._reading() as database:
-            rows = database.execute("SELECT * FROM audit ORDER BY used DESC, id DESC").fetchall()
-            return tuple(
-                {
-                    "fingerprint": row["fingerprint"],
-                    "description": json.loads(str(row["description"])),
-                    "created": row["created"],
-                    "used": row["used"],
-                }
-                for row in rows
-            )
+            return _audits.every(database)
 
     # ---- blocks ------------------------------------------------------------------------------------------------
 
@@ -433,6 +433,12 @@ class Store:
             database.execute("UPDATE lease SET expires = ? WHERE run = ? AND owner = ?", (expires, *mine))
             rows = database.execute("SELECT block FROM lease WHERE run = ? AND owner = ? ORDER BY block", mine)
             return tuple(row["block"] for row in rows)
+
+    def say(self, fingerprint: str, status: str) -> None:
+        """Leave word beside this Store's leases on the run of where its blocks are being played, for people."""
+        with self._writing(durable=False) as database:
+            mine = (self._known(database, fingerprint), self._owner.name)
+            database.execute("UPDATE lease SET status = ? WHERE run = ? AND owner = ?", (str(status), *mine))
 
     def release(self, fingerprint: str) -> None:
         """Give up this Store's leases on the run."""

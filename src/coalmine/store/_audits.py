@@ -1,0 +1,63 @@
+"""Audits in the database: what each is, which runs answer it, what people call it, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from coalmine.store import _database
+
+
+def record(database: sqlite3.Connection, fingerprint: str, description: str, *, members: Mapping[int, int]) -> None:
+    """Keep an audit, once, and its runs (by row) with the trials wanted of each."""
+    now = time.time()
+    database.execute(
+        "INSERT INTO audit (fingerprint, description, created, used) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (fingerprint) DO UPDATE SET used = excluded.used",
+        (fingerprint, description, now, now),
+    )
+    database.executemany(
+        "INSERT INTO member (audit, run, wanted) SELECT id, ?, ? FROM audit WHERE fingerprint = ? "
+        "ON CONFLICT DO NOTHING",
+        [(run, wanted, fingerprint) for run, wanted in members.items()],
+    )
+
+
+def label(database: sqlite3.Connection, fingerprint: str, *, name: str | None, tags: Iterable[str]) -> None:
+    """What people call the audit: a name replaces the one before, tags are added to those that are there."""
+    row = database.execute(
+        "SELECT audit.id, label.name, label.tags FROM audit LEFT JOIN label ON label.audit = audit.id "
+        "WHERE fingerprint = ?",
+        (fingerprint,),
+    ).fetchone()
+    there = json.loads(row["tags"]) if row["tags"] else []
+    every = list(dict.fromkeys([*there, *tags]))
+    database.execute(
+        "INSERT OR REPLACE INTO label (audit, name, tags) VALUES (?, ?, ?)",
+        (row["id"], (row["name"] or "") if name is None else name, json.dumps(every, ensure_ascii=False)),
+    )
+
+
+def conclude(database: sqlite3.Connection, fingerprint: str, summary: str) -> None:
+    """How the audit ended, in the place of an earlier end."""
+    database.execute(
+        "INSERT OR REPLACE INTO conclusion (audit, summary) SELECT id, ? FROM audit WHERE fingerprint = ?",
+        (summary, fingerprint),
+    )
+
+
+def every(database: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
+    """Every audit, the last one used first."""
+    rows = database.execute("SELECT * FROM audit ORDER BY used DESC, id DESC").fetchall()
+    return tuple(
+        {
+            "fingerprint": row["fingerprint"],
+            "description": _database.table(row["description"]),
+            "created": row["created"],
+            "used": row["used"],
+        }
+        for row in rows
+    )

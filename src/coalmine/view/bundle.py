@@ -1,0 +1,111 @@
+"""The same pages as files in one folder, to share: they open in a browser without a server, and ask nobody."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coalmine.errors import InvalidInputError, StoreError
+from coalmine.report import write_text
+from coalmine.store import Store
+from coalmine.view.app import STATIC, static_file
+from coalmine.view.catalogue import AuditRow, Query
+from coalmine.view.links import FileLinks, is_fingerprint
+from coalmine.view.pages import Pages
+
+MOST_COMPARED = 8
+"""Every pair among so many audits, the last used, is compared: 28 pages."""
+
+
+def write_bundle(
+    store: Store, folder: Path, *, audits: Sequence[str] = (), told: Callable[[str], None] = lambda text: None
+) -> list[Path]:
+    """Write the pages of a store.
+
+    Args:
+        store: an open store; it is only read.
+        folder: is made if it is not there; a folder with other files in it is refused.
+        audits: the beginnings of the fingerprints, or the names, of the audits to show; all of them if none is named.
+        told: is told what is being written.
+
+    Returns:
+        The files that were written.
+
+    """
+    links = FileLinks()
+    _prepare(folder)
+    pages = Pages(store, links, patience=None)
+    written: list[Path] = []
+
+    def write(name: str, text: str) -> None:
+        written.append(write_text(text, folder / name))
+
+    try:
+        rows = _chosen(pages, audits)
+        keep = {row.entry.fingerprint for row in rows}
+        compared = [row for row in rows if row.done][:MOST_COMPARED]
+        pairs = list(itertools.combinations(compared, 2))
+        for row in rows:
+            audit = row.entry.fingerprint
+            told(f"audit {row.entry.name or audit[:12]}")
+            mine = [
+                (links.compare(a.entry.fingerprint, b.entry.fingerprint), _title(b if a is row else a))
+                for a, b in pairs
+                if row in (a, b)
+            ]
+            write(links.audit(audit), pages.audit(audit, judge=True, others=mine))
+            if row.done:
+                for index in range(len(pages.judged.result(audit).adversaries)):
+                    write(links.attack(audit, index), pages.attack(audit, index))
+        for run in dict.fromkeys(run.fingerprint for row in rows for run in row.runs):
+            for page in range(1, pages.trial_pages(run) + 1):
+                write(links.trials(run, page), pages.trials(run, page=page, only=keep))
+        for first, second in pairs:
+            a, b = first.entry.fingerprint, second.entry.fingerprint
+            write(links.compare(a, b), pages.compare(a, b))
+        named = [
+            (links.compare(a.entry.fingerprint, b.entry.fingerprint), f"{_title(a)} and {_title(b)}") for a, b in pairs
+        ]
+        write(links.home(), pages.runs(Query(), pairs=named, only=keep))
+    finally:
+        pages.close()
+    (folder / "static").mkdir(exist_ok=True)
+    for name in ("vega.js", *(one for one in STATIC if not one.startswith("htmx"))):
+        (folder / links.static(name)).write_bytes(static_file(name))
+        written.append(folder / links.static(name))
+    return written
+
+
+def _prepare(folder: Path) -> None:
+    """The folder, empty or with an earlier bundle in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        there = [one.name for one in folder.iterdir()]
+    except OSError as error:
+        raise InvalidInputError(f"folder = {str(folder)!r} cannot be written: {error.strerror}") from None
+    if there and "index.html" not in there:
+        raise InvalidInputError(
+            f"folder = {str(folder)!r} is not allowed: expected a folder that is empty, or not there yet"
+        )
+
+
+def _chosen(pages: Pages, audits: Sequence[str]) -> list[AuditRow]:
+    """The audits that are asked for, the last used first."""
+    rows = [
+        row
+        for row in pages.catalogue.page(Query(), size=10**9).rows
+        if is_fingerprint(row.entry.fingerprint) and all(is_fingerprint(run.fingerprint) for run in row.runs)
+    ]
+    for one in audits:
+        if not any(_is(row, one) for row in rows):
+            raise StoreError(f"no audit {one!r} in this store: give a name, or the beginning of a fingerprint")
+    return [row for row in rows if not audits or any(_is(row, one) for one in audits)]
+
+
+def _is(row: AuditRow, named: str) -> bool:
+    return row.entry.name == named or (len(named) >= 4 and row.entry.fingerprint.startswith(named))
+
+
+def _title(row: AuditRow) -> str:
+    return row.entry.name or row.entry.fingerprint[:12]

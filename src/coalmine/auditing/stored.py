@@ -168,6 +168,8 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
         advantage={"guarantee": _advantage(record)},
         versions=record.versions,
         missing=sum(not found for found in found_by_member),
+        audit=record.name,
+        created=next((one["created"] for one in store.audits() if one["fingerprint"] == record.name), None),
     )
 
 

@@ -50,8 +50,8 @@ def down(value: float, digits: int = 2) -> str:
 def up(value: float, digits: int = 2) -> str:
     """A number rounded up: for what is promised to be at most so large.
 
-    >>> up(3.991), up(float("inf"))
-    ('4.00', '∞')
+    >>> up(3.991), up(3614.201), up(float("inf"))
+    ('4.00', '3,614.21', '∞')
     """
     return _rounded(value, digits, ROUND_CEILING)
 
@@ -68,7 +68,7 @@ def near(value: float, digits: int = 2) -> str:
 def _rounded(value: float, digits: int, how: str) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=how))
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=how):,}"
 
 
 def share(text: str) -> str:
@@ -91,6 +91,20 @@ def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
     if isinstance(statement, LowerBound):
         return f"ε ≥ {down(statement.epsilon)}"
     return f"ε ≈ {near(statement.epsilon)}"
+
+
+def proved(bound: LowerBound) -> str:
+    """What a bound proves; a bound of 0 says nothing.
+
+    >>> from coalmine import bounds
+    >>> from coalmine.records import Counts
+    >>> counts = Counts(false_positives=20, negatives=40, false_negatives=20, positives=40)
+    >>> proved(bounds.lower_bound(counts, delta=1e-5, confidence=0.99))
+    'nothing proved'
+    """
+    if not bound.epsilon > 0.0:
+        return "nothing proved"
+    return epsilon(bound) if bound.epsilon >= 0.01 else f"ε ≥ {down(bound.epsilon, 5)}"
 
 
 def small(value: float) -> str:
@@ -212,20 +226,49 @@ def claim(result: AuditResult) -> str:
     return f"the guarantee {promised} and the whole trade-off curve behind it"
 
 
+def verdict_line(result: AuditResult) -> str:
+    """The verdict in one clause: what was tested, and how it fared."""
+    section, outcome = result.config.audit, result.verdict.outcome
+    sure, point = f"at {confidence(section.confidence)} confidence", f"δ = {small(section.delta)}"
+    if outcome is Outcome.REFUTED:
+        return f"Refuted {sure}: {claim(result)} is false ({point})"
+    if result.claim is None:
+        return f"Inconclusive: {nothing(result)}, so there is no claim to refute"
+    if outcome is Outcome.INCONCLUSIVE:
+        return f"Inconclusive: this audit says nothing about {claim(result)} ({point})"
+    return f"Consistent: nothing here contradicts {claim(result)} ({point})"
+
+
 def verdict(result: AuditResult) -> str:
-    """The verdict in one sentence."""
+    """The verdict in a sentence or two: with what was proved, or with the reasons."""
     section, said = result.config.audit, result.verdict
     sure, point = f"at {confidence(section.confidence)} confidence", f"δ = {small(section.delta)}"
-    if said.outcome is Outcome.REFUTED:
-        return f"Refuted {sure}: {claim(result)} is false ({point}). {_sentence(said.reasons)}"
+    line = verdict_line(result)
+    if said.outcome is Outcome.CONSISTENT:
+        return f"{line}; {strongest(result)} {sure}."
     if result.claim is None:
-        return f"Inconclusive: {nothing(result)}, so there is no claim to refute; {strongest(result)} {sure} ({point})."
-    if said.outcome is Outcome.INCONCLUSIVE:
-        return f"Inconclusive: this audit says nothing about {claim(result)} ({point}). {_sentence(said.reasons)}"
-    return f"Consistent: nothing here contradicts {claim(result)} ({point}); {strongest(result)} {sure}."
+        return f"{line}; {strongest(result)} {sure} ({point})."
+    return f"{line}. {sentence(said.reasons)}"
 
 
-def _sentence(reasons: Sequence[str]) -> str:
+def in_short(result: AuditResult) -> str:
+    """A line for a log or a prompt: the outcome, what is proved, what is promised."""
+    promised = f"ε ≤ {up(result.promised)} {'claimed' if result.subject.own else 'promised'}"
+    best = result.strongest
+    return (
+        f"{result.verdict}; {proved(best.bound)} ({best.label}), "
+        f"{promised if result.promised < math.inf else 'nothing promised'} at δ = {small(result.config.audit.delta)}; "
+        f"{sum(one.trials for one in result.adversaries):,} trials of {len(result.adversaries)} "
+        f"attack{'s' * (len(result.adversaries) > 1)}"
+    )
+
+
+def sentence(reasons: Sequence[str]) -> str:
+    """Clauses as one sentence, with a capital and a full stop.
+
+    >>> sentence(["all is well", "so far"])
+    'All is well; so far.'
+    """
     text = "; ".join(reasons)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -274,7 +317,7 @@ def could_have_failed(result: AuditResult) -> list[str]:
     """What this audit would have refuted: a verdict is worth no more than that."""
     if result.verdict.outcome is not Outcome.CONSISTENT:
         return []
-    return [_sentence([reason]) for reason in result.verdict.reasons[1:]]
+    return [sentence([reason]) for reason in result.verdict.reasons[1:]]
 
 
 def nothing(result: AuditResult) -> str:
@@ -285,8 +328,8 @@ def nothing(result: AuditResult) -> str:
 
 
 def caveats(result: AuditResult) -> list[str]:
-    """What a reader must know before trusting the verdict."""
-    lines = could_have_failed(result)
+    """What a reader must know before trusting the verdict, after :func:`could_have_failed`."""
+    lines = []
     if result.subject.data_note:
         lines.append(f"About the data: {result.subject.data_note}")
     if result.subject.local:
@@ -306,7 +349,7 @@ def caveats(result: AuditResult) -> list[str]:
     if result.verdict.outcome is Outcome.REFUTED:
         lines.append(
             "Either these trials are a chance event that the stated confidence allows for, or the training that ran is "
-            "not the one that was accounted for: look for an error in its sampling, clipping or noise."
+            "not the one that was accounted for."
         )
     elif result.verdict.outcome is Outcome.CONSISTENT:
         limits = (

@@ -34,6 +34,7 @@ from coalmine.records import (
 from coalmine.roles import View
 
 if TYPE_CHECKING:
+    from coalmine.auditing.gap import Gap
     from coalmine.report.tables import Table
 
 
@@ -271,6 +272,12 @@ class AuditResult:
     def to_json(self) -> str:
         """As a JSON document."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Where ε is lost between what is promised and what the best attacks proved (:mod:`coalmine.auditing.gap`)."""
+        from coalmine.auditing.gap import gaps
+
+        return gaps(self)
 
     def in_words(self) -> str:
         """The verdict for people, and what would have been refuted: what a failed test, or a log, should say."""

@@ -23,14 +23,14 @@ Array = NDArray[np.float64]
 # mean bounds on Gaussian scores. It is a matter of tightness alone.
 _CHOOSING_LEVEL = 0.001
 
-INDEPENDENT = "the trials are independent of each other, and those of one world are alike in distribution"
+INDEPENDENT = "the trials are independent of each other, and trials within each world are identically distributed"
 _FIXED = "the threshold was fixed before the scores were seen"
 _RULE_WORDS: dict[type, str] = {
     Given: _FIXED,
     HoldOut: "the trials that chose the threshold are not counted",
     Bonferroni: "the level is shared among all thresholds that were looked at",
     DKW: "both error rates are bounded at all thresholds at once",
-    Sup: "the choice of the threshold is paid for by the simulated law of the best threshold",
+    Sup: "the best threshold is corrected for its selection, by the simulated law of the best threshold",
 }
 
 

@@ -106,7 +106,8 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
                 ),
             )
         )
-    layers += _beyond([*marks, *({"row": row["row"], "epsilon": row["to"]} for row in rows)], end, y=y, scale=scale)
+    far = _beyond([*marks, *({"row": row["row"], "epsilon": row["to"]} for row in rows)], end, y=y, scale=scale)
+    layers += far
     room = width - 16
     words_above = alt.Chart(_values(labels)).mark_text(
         align="left", baseline="bottom", dy=-10, dx=1, font=FONT, fontSize=12, fontWeight="bold", color=INK, limit=room
@@ -122,7 +123,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     caption = (
         f"Each bar is one statement about ε for one row of the data, at δ = {words.small(result.config.audit.delta)}. "
         f"{_reading(result)} The scale on top translates ε into how sure an attacker who starts at 50% may become "
-        "about one person's row. A value beyond the axis stands at its edge."
+        f"about one person's row.{' A value beyond the axis stands at its edge.' if far else ''}"
     )
     return Figure(name="overview", title=title, caption=caption, chart=finished(chart, title, width))
 
@@ -167,7 +168,7 @@ def _beyond(marks: list[dict[str, Any]], end: float, *, y: alt.Y, scale: alt.Sca
     return [text.encode(x=alt.X("epsilon:Q", scale=scale, axis=None), y=y, text="text:N")]
 
 
-_CEILING = "the most these trials could have proved"
+_CEILING = "ceiling: the most these trials could prove"
 
 
 def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
@@ -208,7 +209,7 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
         )
     caption = (
         f"Every {plays.removesuffix('s')} ends in one score; a larger score speaks for world 1. Where the outlines lie "
-        "on each other, the attack learns nothing. A dashed line is the threshold used for the bound."
+        "on each other, the attack learns nothing."
     )
     return Figure(
         name=f"scores-{slug(one)}",
@@ -283,9 +284,8 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     title = f"The errors that {one.label} makes, against the fewest that privacy allows"
     caption = (
         "Each point on the blue line is a threshold: how often it raises a false alarm, and how often it misses. "
-        f"Further down and left is a better attack. The pale band holds the whole true line at {sure} confidence "
-        "(Dvoretzky–Kiefer–Wolfowitz); where it lay wholly below the lowest error rates permitted, the promise would "
-        "be broken. A diamond is the threshold used for the bound."
+        "Further down and left is a better attack. Where the band (Dvoretzky–Kiefer–Wolfowitz) lay wholly below the "
+        "lowest error rates permitted, the promise would be broken. A diamond is the threshold used for the bound."
     )
     rows_apart = one.bound.copies
     return Figure(
@@ -340,9 +340,8 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     sure = words.confidence(one.bound.confidence)
     title = f"What {one.label} proved as the number of {plays} grew"
     caption = (
-        f"Each dot is the bound of an audit with only the first n {plays} ({sure} confidence each, not all at once); "
-        f"the last is this audit's own{_how(one)}. No attack can lift the dots above the dashed line, which an attack "
-        "without a single error would reach."
+        f"Each dot is the bound of an audit with only the first n {plays}; the last is this audit's own{_how(one)}. No "
+        "attack can lift the dots above the dashed line."
     )
     return Figure(
         name=f"growth-{slug(one)}",
@@ -457,7 +456,7 @@ def _note(one: AdversaryResult) -> str:
     """What stands below an adversary's bar."""
     note = words.played(one)
     if one.bound.ceiling is not None:
-        note += f" could prove {words.down(one.bound.ceiling)} at most"
+        note += f" (ceiling {words.down(one.bound.ceiling)})"
     assumed = one.assumed
     if assumed is None or not assumed.epsilon > 0.0:
         return note

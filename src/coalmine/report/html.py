@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup
 
 from coalmine.records import EpsilonClaim, LowerBound
-from coalmine.report import figures, one_run, persons, render, repeat, summary, tables, words
+from coalmine.report import figures, gap, one_run, persons, render, repeat, summary, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def document(result: AuditResult) -> str:
     context = {
         "verdict": f"{words.verdict_line(result)}.",
         "outcome": result.verdict.outcome.value,
-        "name": result.subject.name,
+        "name": summary.name(result),
         "date": summary.date(result),
         "tiles": summary.tiles(result),
         "answer": answer,
@@ -77,6 +77,7 @@ def document(result: AuditResult) -> str:
         "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
         "meaning": words.meaning(result),
         "persons": _persons(result),
+        "gap": _gap(result),
         "ladder": tables.ladder(result),
         "theory": _theory(result, once),
         "adversaries": [_adversary(result, one, once) for one in (best, *others)],
@@ -96,6 +97,17 @@ def _persons(result: AuditResult) -> list[dict[str, Any]]:
         {"label": one.label, "lines": lines, "figure": _shown(wide, narrow)}
         for one, lines, wide, narrow in persons.sections(result)
     ]
+
+
+def _gap(result: AuditResult) -> dict[str, Any] | None:
+    """Where the gap comes from, where there is one that can be told."""
+    found = result.gaps()
+    if not found:
+        return None
+    return {
+        "figure": _shown(gap.figure(found, width=WIDE), gap.figure(found, width=NARROW)),
+        "attacks": [{"label": one.adversary, "lines": gap.lines(one)} for one in found],
+    }
 
 
 def tight(text: str) -> str:

@@ -100,16 +100,18 @@ def check_next(result: AuditResult) -> list[str]:
 
 
 def facts(result: AuditResult) -> list[tuple[str, str]]:
-    """What was audited, when, and with what."""
+    """What was audited, and with what."""
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items() if name in _SHOWN)
-    found = [("Audited", subject(result)), ("Date", date(result))]
-    if result.audit:
-        found.append(("Name", f"{result.subject.name}, audit {result.audit[:12]}"))
-    return [*found, ("Versions", versions)]
+    return [("Audited", subject(result)), ("Versions", versions)]
 
 
 _SHOWN = ("coalmine", "python", "numpy", "torch", "jax")
 """The versions that matter most; all of them stand at the end of the page."""
+
+
+def name(result: AuditResult) -> str:
+    """What was audited, and the beginning of the audit's fingerprint."""
+    return f"{result.subject.name} · audit {result.audit[:12]}" if result.audit else result.subject.name
 
 
 def date(result: AuditResult) -> str:
@@ -127,7 +129,7 @@ def subject(result: AuditResult) -> str:
     if result.subject.own:
         return f"A training of your own, {settings.train}, scored by {settings.score}; {words.trials(result)}"
     return (
-        f"DP-SGD on {result.subject.name}: {known['rows']:,} rows, a model with {known['parameters']:,} parameters, "
+        f"DP-SGD on {result.subject.name}: {known['rows']:,} rows, {known['parameters']:,} parameters, "
         f"{known['steps']:,} steps at sampling rate {known['sampling rate']:.4g}, noise multiplier "
         f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}; {words.trials(result)}"
         + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")

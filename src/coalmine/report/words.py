@@ -367,9 +367,8 @@ def caveats(result: AuditResult) -> list[str]:
         and max(assumed) > 1.2 * result.strongest.bound.epsilon
     ):
         lines.append(
-            f"A proved ε far below the others is no sign of privacy: with nothing assumed, proving ε at δ = "
-            f"{small(result.config.audit.delta)} takes results about as rare as δ, and these few trials show hardly "
-            "any. A bound that knows the algorithm needs fewer."
+            "A proved ε far below the others is no sign of privacy: with nothing assumed, it takes results about as "
+            f"rare as δ = {small(result.config.audit.delta)}, and so few trials show hardly any."
         )
     many = [one for one in result.adversaries if one.one_run is None]
     lines += [
@@ -391,8 +390,8 @@ def meaning(result: AuditResult) -> list[str]:
     """What it means for one person in the data."""
     belief, advantage, best = result.belief, result.advantage, result.strongest
     lines = [
-        "Imagine someone who knows everything about the training data except whether one person's row was in it, and "
-        "who starts undecided: 50 : 50."
+        "Imagine someone who knows all of the training data except whether one person's row was in it, and who starts "
+        "undecided: 50 : 50."
     ]
     if result.promised < math.inf:
         sure = share(up(100 * belief["guarantee"], 1))
@@ -516,7 +515,10 @@ def adversary(one: AdversaryResult) -> str:
     if one.one_run is not None:
         return f"It {sees}. ε is stated for {RELATIONS[one.bound.relation]}."
     how = "" if one.attack.trained else " Nothing is trained: its scores are drawn from their known law."
-    return (
-        f"It {sees}.{how} World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for "
-        f"{RELATIONS[one.bound.relation]}. Trials: {one.bound.trials[0]} in world 0, {one.bound.trials[1]} in world 1."
+    differ, stated = relation(one.relation, one.copies), RELATIONS[one.bound.relation]
+    also = "" if differ == stated else f"; ε is stated for {stated}"
+    negatives, positives = one.bound.trials
+    split = (
+        f"{negatives:,} per world" if negatives == positives else f"{negatives:,} in world 0, {positives:,} in world 1"
     )
+    return f"It {sees}.{how} World 1 and world 0 differ in {differ}{also}. Trials: {split}."

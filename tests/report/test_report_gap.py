@@ -38,7 +38,7 @@ def audited(*attacks, mechanism=FULL):
 
 @pytest.mark.parametrize(("n", "method"), [(60, "gdp"), (400, "gdp"), (400, "clopper_pearson")])
 def test_the_typical_bound_is_the_median_of_bounds(n, method):
-    """Of 60 audits, as many prove more as prove less: 12 or fewer on one side has probability 2e-6 / 2 for a median."""
+    """Of 60 audits with other seeds as many prove more as prove less; 11 or fewer on a side has probability 4e-7."""
     typical = bounds.typical_bound(GaussianCurve(mu=1.0), negatives=n, positives=n, method=method, **SURE)
     found = [
         bounds.lower_bound(gaussian(1.0, n, [7, seed]), method=method, threshold=bounds.Sup(simulations=1999), **SURE)
@@ -46,8 +46,8 @@ def test_the_typical_bound_is_the_median_of_bounds(n, method):
     ]
     above = sum(one.epsilon > typical for one in found)
     below = sum(one.epsilon < typical for one in found)
-    assert above > 12
-    assert below > 12 or typical == 0.0
+    assert above > 11
+    assert below > 11 or typical == 0.0
 
 
 def test_a_perfect_attack_loses_nothing_but_trials_and_assumptions():
@@ -108,13 +108,11 @@ def test_what_an_attacker_may_not_see_is_what_the_next_rung_proves():
 
 
 def test_luck_is_called_luck():
-    [gap] = gaps(audited(("lucky", gaussian(1.5, 60, 6))))
+    [gap] = gaps(audited(("lucky", gaussian(2.0, 60, 6))))
     assert gap.typical < gap.perfect == gap.stronger
     assert gap.attack == 0.0
-    assert (
-        "chance let this one prove more"
-        in dict((title, said) for title, _, said in shown.lines(gap))["lost to the number of trials"]
-    )
+    said = {title: measured for title, _, measured in shown.lines(gap)}
+    assert "chance let this one prove more" in said["lost to the number of trials"]
 
 
 def test_there_is_no_gap_where_nothing_is_promised_or_more_is_proved():

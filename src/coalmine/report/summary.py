@@ -93,8 +93,8 @@ def check_next(result: AuditResult) -> list[str]:
         "shuffled loader has another guarantee.",
         "Everything else that is released: batch statistics, chosen checkpoints, losses, trainings that fail.",
         "coalmine probe takes one step of the training apart and names the fault.",
-        f"Chance: repeat with --set audit.seed={seed}. A true claim is not refuted twice but for probability "
-        f"{words.small_up((1.0 - result.verdict.confidence) ** 2)}.",
+        f"Chance: repeat with --set audit.seed={seed}. A true claim would be refuted twice with probability at most "
+        f"{words.small_up(round(1.0 - result.verdict.confidence, 12) ** 2)}.",
     ]
     return lines
 

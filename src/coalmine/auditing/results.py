@@ -172,8 +172,8 @@ class AuditResult:
     """Theory, evidence and meaning of one training algorithm, and the verdict on what is claimed for it.
 
     ``claim_epsilon`` is the claim's ε at the audit's δ (infinite where nothing is claimed). ``missing`` counts the
-    adversaries of the audit that have no trials yet. ``audit`` is the audit's own fingerprint and ``created`` when it
-    was first asked (seconds since 1970), where a store knows them.
+    adversaries of the audit that have no trials yet. ``audit`` is the audit's own fingerprint, ``created`` when it was
+    first asked (seconds since 1970) and ``name`` what people call it, where a store knows them.
     """
 
     config: AuditConfig | FunctionConfig
@@ -188,6 +188,7 @@ class AuditResult:
     missing: int = 0
     audit: str = ""
     created: float | None = None
+    name: str = ""
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -265,6 +266,7 @@ class AuditResult:
             "missing": self.missing,
             "audit": self.audit,
             "created": self.created,
+            "name": self.name,
             "config": self.config.model_dump(mode="json"),
             "versions": dict(self.versions),
         }

@@ -136,6 +136,7 @@ def subject_of(setting: Setting, *, given: tuple[str, ...] = ()) -> Subject:
             "sampling rate": setting.sample_rate,
             "noise multiplier": setting.training.noise_multiplier,
             "clipping norm": setting.training.clip,
+            "accuracy of guessing": setting.guessing,
         },
     )
 

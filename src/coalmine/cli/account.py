@@ -44,7 +44,7 @@ def account(
     delta: Annotated[float | None, typer.Option("--delta", help="δ, between 0 and 1; gives ε.")] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="ε, at least 0; gives δ instead.")] = None,
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     as_json: Json = False,
 ) -> None:
     """What theory promises for DP-SGD: ε at a δ (or δ at an ε) by every analysis, and what it means for one person."""

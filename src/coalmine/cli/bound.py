@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import RelationName, SamplingName, relation_named
+from coalmine.cli._options import RelationName, SamplingName, beginning_with, relation_named
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coalmine.bounds.thresholds import Rule
     from coalmine.records import Counts, DpSgd, Estimate, LowerBound, Scores
 
+_METHODS = ("clopper-pearson", "gdp", "dpsgd", "bayesian", "anytime", "one-run", "one-run-fdp")
 _RULES = "sup, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
 
 
@@ -28,6 +29,7 @@ def bound(
             "--method",
             help="clopper-pearson (assumes nothing; default), gdp, dpsgd, bayesian, anytime; with --one-run: one-run "
             "(default) or one-run-fdp.",
+            autocompletion=beginning_with(lambda: _METHODS),
         ),
     ] = None,
     false_positives: Annotated[
@@ -51,11 +53,13 @@ def bound(
     family: Annotated[
         str | None,
         typer.Option(
-            "--family", help="dpsgd: standard (default) or last-iterate; one-run-fdp: gdp (default) or epsilon-delta."
+            "--family",
+            help="dpsgd: standard (default) or last-iterate; one-run-fdp: gdp (default) or epsilon-delta.",
+            autocompletion=beginning_with(lambda: ("standard", "last-iterate", "gdp", "epsilon-delta")),
         ),
     ] = None,
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     one_run: Annotated[bool, typer.Option("--one-run", help="One training with many canaries.")] = False,
     canaries: Annotated[int | None, typer.Option("--canaries", help="One run: number of canaries.")] = None,
     guesses: Annotated[int | None, typer.Option("--guesses", help="One run: how many were guessed.")] = None,

@@ -31,7 +31,7 @@ def calibrate(
         ),
     ] = "standard",
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     as_json: Json = False,
 ) -> None:
     """The smallest noise multiplier σ for which an analysis gives at most the wanted ε at δ."""

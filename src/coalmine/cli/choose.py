@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coalmine import _validate
-from coalmine.cli._options import DEVICES
+from coalmine.cli._options import DEVICES, Preset, one_of
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
@@ -28,7 +28,7 @@ def choose(
     ] = None,
     advantage: Annotated[
         float | None,
-        typer.Option("--advantage", help="How much better than a coin it may guess, above 0 and below 1."),
+        typer.Option("--advantage", help="How much better than random guessing it may do, above 0 and below 1."),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="T: number of training steps (1).")] = None,
     sample_rate: Annotated[
@@ -38,14 +38,12 @@ def choose(
         Path | None,
         typer.Option("--config", help="An audit's TOML file: try the noise on its data and model, in a short sweep."),
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="The same with a setting that comes with Coalmine, such as default.")
-    ] = None,
+    preset: Preset = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Replace one value of the config: section.key=value.")
     ] = None,
     trainings: Annotated[int, typer.Option(help="Trainings for each belief of the sweep.")] = 8,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where to train.", **one_of(*DEVICES))] = "cpu",
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw belief against accuracy into this file (svg, png or pdf, by its ending).")

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import RelationName, SamplingName, relation_named, underscored
+from coalmine.cli._options import (
+    CANARIES,
+    Preset,
+    RelationName,
+    SamplingName,
+    beginning_with,
+    one_of,
+    relation_named,
+    underscored,
+)
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
@@ -30,15 +39,20 @@ def plan(
     method: Annotated[
         str | None,
         typer.Option(
-            "--method", help="clopper-pearson, gdp, dpsgd, one-run or one-run-fdp; all that apply if left out."
+            "--method",
+            help="All that apply if left out.",
+            **one_of("clopper-pearson", "gdp", "dpsgd", "one-run", "one-run-fdp"),
         ),
     ] = None,
     copies: Annotated[int, typer.Option("--copies", help="k: in how many rows the worlds differ.")] = 1,
     sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q, for the method dpsgd.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="T, for the method dpsgd.")] = None,
-    family: Annotated[str | None, typer.Option("--family", help="dpsgd: standard (default) or last-iterate.")] = None,
+    family: Annotated[
+        str | None,
+        typer.Option("--family", help="For dpsgd: standard is the default.", **one_of("standard", "last-iterate")),
+    ] = None,
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One training: what m canaries prove and refute; see --canaries.")
     ] = False,
@@ -47,8 +61,15 @@ def plan(
         Path | None,
         typer.Option("--config", help="With --one-run: train this for each m, for what it costs in accuracy."),
     ] = None,
-    preset: Annotated[str | None, typer.Option("--preset", help="Instead of --config: one of Coalmine's.")] = None,
-    kind: Annotated[str, typer.Option("--kind", help="With --config or --preset: what canaries are.")] = "dirac",
+    preset: Preset = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind",
+            help="With --config or --preset: what canaries are.",
+            autocompletion=beginning_with(lambda: CANARIES),
+        ),
+    ] = "dirac",
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     as_json: Json = False,
 ) -> None:

@@ -110,8 +110,9 @@ _SHOWN = ("coalmine", "python", "numpy", "torch", "jax")
 
 
 def name(result: AuditResult) -> str:
-    """What was audited, and the beginning of the audit's fingerprint."""
-    return f"{result.subject.name} · audit {result.audit[:12]}" if result.audit else result.subject.name
+    """What people call the audit, what was audited, and the beginning of the audit's fingerprint."""
+    known = [result.name, result.subject.name, f"audit {result.audit[:12]}" if result.audit else ""]
+    return " · ".join(part for part in known if part)
 
 
 def date(result: AuditResult) -> str:

@@ -338,6 +338,8 @@ def caveats(result: AuditResult) -> list[str]:
             "compared here are apart. What follows holds for these neighbours of this data set only. Another person's "
             "row may differ more, and then less of it is hidden: this is no guarantee for everyone in the data."
         )
+    if (weak := near_guessing(result)) is not None:
+        lines.append(weak)
     short = [one for one in result.adversaries if one.trials < one.wanted]
     if short:
         lines.append(
@@ -384,6 +386,21 @@ def caveats(result: AuditResult) -> list[str]:
             f"{failed:,} trainings did not end with finite numbers ({worlds}); they count with the lowest score."
         )
     return lines
+
+
+def near_guessing(result: AuditResult) -> str | None:
+    """A warning where the models learned next to nothing: what such a training leaks says little about one that works.
+
+    Always naming the most frequent class is right in a known share of cases; less than a tenth of the way from there to
+    100% is next to nothing.
+    """
+    guessing = result.subject.details.get("accuracy of guessing")
+    if guessing is None or result.accuracy is None or result.accuracy > guessing + 0.1 * (1.0 - guessing):
+        return None
+    return (
+        f"Test accuracy {near(100 * result.accuracy, 1)}% is near guessing ({near(100 * guessing, 1)}%): these models "
+        "learned next to nothing, and a training that works may leak more. Check its learning rate and its steps."
+    )
 
 
 def meaning(result: AuditResult) -> list[str]:

@@ -109,13 +109,13 @@ def bound_trials(
 
 
 def refuted_theta(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> tuple[float, Limits]:
-    """The largest θ that the rate limits refute. For scores without a rule the threshold is not paid for."""
+    """The largest θ that the rate limits refute. For scores without a rule the threshold is not corrected for selection."""
     limits = _limits(evidence, rule, level, family)
     return family.most_refuted(limits.alpha, limits.beta), limits
 
 
 def estimate_trials(evidence: Scores, *, family: Family, confidence: float, relation: Relation) -> Estimate:
-    """The best threshold of the same scores, not paid for: an estimate, whatever the confidence of its rate limits."""
+    """The best threshold of the same scores, not corrected for selection: an estimate, whatever the confidence of its rate limits."""
     evidence = check_evidence(evidence)  # type: ignore[assignment]
     if isinstance(evidence, Counts):
         raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")
@@ -127,7 +127,11 @@ def estimate_trials(evidence: Scores, *, family: Family, confidence: float, rela
         method=f"{family.method.name}, {Optimistic()} threshold",
         relation=Relation.parse(relation),
         copies=family.copies,
-        assumptions=(INDEPENDENT, "the threshold was chosen on the same scores and not paid for", *family.assumptions),
+        assumptions=(
+            INDEPENDENT,
+            "the threshold was chosen on the same scores and not corrected for selection",
+            *family.assumptions,
+        ),
         details={"rate_limit_confidence": confidence, **family.details(theta)},
     )
 

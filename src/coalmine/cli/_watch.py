@@ -82,9 +82,8 @@ class Watch(Watcher):
         """The bar is full."""
         task = self._progress.tasks[self._bar]
         self._progress.update(self._bar, completed=task.total, bound=self._words())
-        # What comes next, the next attack or the judging, may take seconds too.
-        self._progress.remove_task(self._idle)
-        self._idle = self._progress.add_task("judging", total=None, rate="-", bound="", where="")
+        # What comes next, another attack or the judging, may take seconds too.
+        self._progress.update(self._idle, description="judging", visible=True)
 
     def _words(self) -> str:
         """The bound so far, rounded down."""

@@ -238,8 +238,12 @@ def _show(found: LowerBound | Estimate) -> None:
     rows = [("epsilon (a guess)", number(found.epsilon))]
     if found.interval is not None and found.credibility is not None:
         low, high = found.interval
-        rows.append((f"{100 * found.credibility:g} % credible", f"{number(low)} to {number(high)}"))
-    rows += [("delta", f"{found.delta:g}"), ("method", found.method), ("neighbours", found.relation.value)]
+        rows.append((f"{100 * found.credibility:g}% credible", f"{number(low)} to {number(high)}"))
+    rows += [
+        ("delta", f"{found.delta:g}"),
+        ("method", found.method),
+        ("neighbours", found.relation.value.replace("_", "-")),
+    ]
     print_table("Estimate (proves nothing)", ("what", "value"), rows)
     print_lines(
         [
@@ -258,10 +262,13 @@ def _show_bound(found: LowerBound) -> None:
     rows = [
         ("epsilon is at least", proved),
         ("at delta", f"{found.delta:g}"),
-        ("confidence", f"{100 * found.confidence:g} %"),
+        ("confidence", f"{100 * found.confidence:g}%"),
         ("method", found.method.replace("_", "-")),
         ("threshold", found.threshold_rule),
-        ("neighbours", found.relation.value + (f", {found.copies} copies" if found.copies > 1 else "")),
+        (
+            "neighbours",
+            found.relation.value.replace("_", "-") + (f", {found.copies} copies" if found.copies > 1 else ""),
+        ),
     ]
     if found.counts is not None:
         counts = found.counts
@@ -279,8 +286,8 @@ def _show_bound(found: LowerBound) -> None:
     level = 1.0 - found.confidence
     lines = [
         (
-            f"Any claim of an epsilon below {proved} at delta = {found.delta:g} is refuted. If all that "
-            f"is assumed holds, a bound like this is too high in at most {100 * level:.3g} % of audits."
+            f"Any claim of an epsilon below {proved} at δ = {found.delta:g} is refuted. If all that "
+            f"is assumed holds, a bound like this is too high in at most {100 * level:.3g}% of audits."
             if found.epsilon > 0.0
             else "Nothing is refuted: these trials are consistent with no leakage at all. That is not a proof of "
             "privacy; a better attack or more trials may find more."

@@ -52,7 +52,7 @@ def calibrate(
         print_json({"noise_multiplier": found.noise_multiplier, "target": found.target, **statement})
         return
     print_table(
-        f"Smallest noise for epsilon ≤ {epsilon:g} at delta = {delta:g}, by the {analysis} analysis",
+        f"Smallest noise for epsilon ≤ {epsilon:g} at δ = {delta:g}, by the {analysis} analysis",
         ("noise multiplier", "epsilon it gives", "kind"),
         [(number(found.noise_multiplier, 6), f"{found.statement.epsilon:.7g}", statement["kind"])],
     )

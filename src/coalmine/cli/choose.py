@@ -131,12 +131,12 @@ def _show_sweep(found: Sweep) -> None:
         ("belief", "epsilon", "noise multiplier", "advantage", "accuracy", "standard error", ""),
         [
             (
-                f"{100 * point.belief:.4g} %",
+                f"{100 * point.belief:.4g}%",
                 number(point.epsilon),
                 number(point.noise_multiplier),
                 number(point.advantage),
-                f"{100 * point.accuracy:.1f} %",
-                f"{100 * point.standard_error:.2f} %",
+                f"{100 * point.accuracy:.1f}%",
+                f"{100 * point.standard_error:.2f}%",
                 "your choice" if point is found.chosen else "",
             )
             for point in found.points
@@ -144,7 +144,7 @@ def _show_sweep(found: Sweep) -> None:
     )
     print_lines(
         [
-            f"Without any noise the same training reaches {100 * found.without_noise:.1f} %.",
+            f"Without any noise the same training reaches {100 * found.without_noise:.1f}%.",
             "To audit this choice: coalmine audit with the same config, --set training.noise_multiplier="
             f"{found.chosen.noise_multiplier!r} and the adversary identifiability.",
         ]
@@ -169,9 +169,9 @@ def _show(choice: Choice) -> None:
     print_lines(
         [
             f"Epsilon = {choice.epsilon:.4f}: starting at even odds, an adversary becomes at most "
-            f"{100 * choice.belief:.2f} % sure that one person's record was used, rare outcomes aside.",
+            f"{100 * choice.belief:.2f}% sure that one person's record was used, rare outcomes aside.",
             f"The Gaussian mechanism with classical noise at this epsilon has an advantage of {choice.advantage:.4f}: "
-            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f} % of the time (a coin: 50 %).",
+            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f}% of the time (random guessing: 50%).",
             *(f"  - {note}" for note in choice.assumptions),
         ]
     )

@@ -20,7 +20,7 @@ def neighbours(
     dissimilarity: Annotated[
         str | None, typer.Option(help="ssim, euclidean, manhattan, hamming or cosine. Default: what fits the data.")
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="Of the data only this many rows.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Use only the first N rows.")] = None,
     count: Annotated[int, typer.Option(help="How many of the most and of the least dissimilar.")] = 3,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with data files.")] = None,
     json: Json = False,

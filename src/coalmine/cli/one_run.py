@@ -408,10 +408,10 @@ def _write_page(path: Path, tree: dict[str, Any]) -> None:
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     """A table of bounds, and sentences."""
     verdict, claim = result.verdict, result.design.claim
-    print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g} %)"])
+    print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g}%)"])
     print_lines(f"- {reason}" for reason in verdict.reasons)
     print_table(
-        f"Proved by one run at delta = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g} %",
+        f"Proved by one run at δ = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g}%",
         ("method", "epsilon is at least", "ceiling", "decides"),
         [
             (
@@ -477,7 +477,7 @@ def show_plan(
         return
     words = "the best attack there is" if attack_epsilon is None else f"an attack worth {attack_epsilon:g}"
     print_table(
-        f"What one run proves at delta = {claim.delta:g}, confidence {100 * confidence:g} %, by {words}",
+        f"What one run proves at δ = {claim.delta:g}, confidence {100 * confidence:g}%, by {words}",
         (
             "canaries",
             "guesses IN / OUT",
@@ -503,7 +503,7 @@ def show_plan(
     enough = "more than 200,000" if least is None else str(least)
     print_lines(
         [
-            f"Half the claimed noise is refuted in 80 % of audits by {enough} canaries.",
+            f"Half the claimed noise is refuted in 80% of audits by {enough} canaries.",
             "Computed for canaries that do not disturb each other; a real attack proves less."
             + ("" if priced else " With --config or --preset: what they cost in accuracy."),
         ]

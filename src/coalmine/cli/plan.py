@@ -193,7 +193,7 @@ def _show(plans: list[Plan]) -> None:
     first = plans[0]
     rows = []
     for each in plans:
-        unit = "canaries" if named(each.method).evidence is Evidence.ONE_RUN else "a world"
+        unit = "canaries" if named(each.method).evidence is Evidence.ONE_RUN else "per world"
         needed = f"{each.trials} {unit}" if each.trials is not None else f"more than {each.most} {unit}"
         top = number(each.ceiling, 2) if each.ceiling is not None else "–"
         rows.append((each.method.replace("_", "-"), each.threshold_rule, needed, top))
@@ -204,13 +204,13 @@ def _show(plans: list[Plan]) -> None:
             "what it is worth with --attack-epsilon."
         )
     else:
-        attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g} % of the time"
+        attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g}% of the time"
         meaning = (
             f"With that many trials an attack whose scores are two Gaussians worth epsilon = {first.attack_epsilon:g} "
-            f"refutes the claim in about {100 * first.power:g} % of audits."
+            f"refutes the claim in about {100 * first.power:g}% of audits."
         )
     print_table(
-        f"Trials to refute epsilon = {first.claim:g} at delta = {first.delta:g}, confidence {100 * first.confidence:g} "
+        f"Trials to refute epsilon = {first.claim:g} at δ = {first.delta:g}, confidence {100 * first.confidence:g} "
         f"%, by {attack}",
         ("method", "threshold", "trials needed", "ceiling"),
         rows,

@@ -85,7 +85,7 @@ def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
         return
     print_table(
         f"Runs in {store}",
-        ["run", "adversary", "trials", "proved", "verdict", "first stored (UTC)"],
+        ["run", "adversary", "trials", "proved ε", "verdict", "stored (UTC)"],
         [
             [
                 one["run"][:12],
@@ -93,7 +93,7 @@ def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
                 _counted(one),
                 _proved(one),
                 "control" if one["control"] else str(one["verdict"] or "-"),
-                one["created"][:16].replace("T", " "),
+                one["created"][:10],
             ]
             for one in found
         ],
@@ -104,7 +104,9 @@ def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
 
 def _counted(summary: dict[str, Any]) -> str:
     """How many trials there are."""
-    done = f"{summary['trials']:,} of {summary['wanted']:,}"
+    done = f"{summary['trials']:,}"
+    if summary["trials"] != summary["wanted"]:
+        done += f" of {summary['wanted']:,}"
     return done + (f"\n{summary['failed_trials']:,} failed" if summary["failed_trials"] else "")
 
 
@@ -115,7 +117,7 @@ def _proved(summary: dict[str, Any]) -> str:
     found = summary["epsilon_lower"]
     if not isinstance(found, float):
         return "-"
-    return f"ε ≥ {down(found)}" if found > 0.0 else "nothing"
+    return f"≥ {down(found)}" if found > 0.0 else "nothing"
 
 
 def _who(summary: dict[str, Any]) -> str:
@@ -151,7 +153,7 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
     facts = [
         ("adversary", f"{_who(payload)} on {payload['data']}"),
         ("trials", f"{payload['trials']:,} of {payload['wanted']:,}, {payload['failed_trials']:,} failed"),
-        ("proved", _proved(payload)),
+        ("proved ε", _proved(payload)),
         ("verdict", str(payload["verdict"] or "not judged yet")),
         ("audit", f"{str(payload['audit'] or 'none')[:12]} {payload['name']}".strip()),
         ("training time", f"{payload['seconds']:,.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
@@ -161,9 +163,13 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
     ]
     print_facts(f"Run {found.fingerprint}", facts)
     print_lines(["", "What shapes its scores:"])
-    for key, value in payload["identity"].items():
-        if key != "adversary":
+    parts = {key: value for key, value in payload["identity"].items() if key != "adversary"}
+    for key, value in parts.items():
+        if isinstance(value, dict):
             print_facts(key, _flat(value))
+    single = {key: value for key, value in parts.items() if not isinstance(value, dict)}
+    if single:
+        print_facts("also", _flat(single))
     print_lines([f"block {one.block}, trial {one.trial}: {one.reason}" for one in failures[:20]])
     if len(failures) > 20:
         print_lines([f"... and {len(failures) - 20:,} more (see --json)."])

@@ -304,7 +304,7 @@ def headline(result: AuditResult) -> list[tuple[str, str]]:
         some = [one for one in result.adversaries if one.attack.chosen_data is chosen]
         best = max(some, key=lambda one: one.bound.epsilon)
         text = f"{epsilon(best.bound)} is proved ({best.label})" if best.bound.epsilon > 0.0 else "nothing is proved"
-        assumed = [(one.assumed, one) for one in some if one.assumed is not None]
+        assumed = [(one.assumed, one) for one in some if one.assumed is not None and one.assumed.epsilon > 0.0]
         if assumed:
             most, who = max(assumed, key=lambda pair: pair[0].epsilon)
             whose = "" if who is best else f" ({who.label})"
@@ -437,11 +437,13 @@ def meaning(result: AuditResult) -> list[str]:
             f"sure ({best.label}, at {sure} confidence)."
         )
     else:
-        lines.append(
-            f"What was shown: some outcomes let an attacker of your data become at least {_belief(mine)} sure "
-            f"({mine.label}), and one who chose the data set too at least {_belief(worst)} ({worst.label}; both at "
-            f"{sure} confidence)."
-        )
+        shown = [
+            f"{who} become at least {_belief(one)} sure ({one.label})"
+            for who, one in (("an attacker of your data", mine), ("one who chose the data set too", worst))
+            if one.bound.epsilon > 0.0
+        ]
+        nobody = "" if mine.bound.epsilon > 0.0 else " No attack on your data proved any leakage."
+        lines.append(f"What was shown: some outcomes let {' and '.join(shown)}, at {sure} confidence.{nobody}")
     return lines
 
 

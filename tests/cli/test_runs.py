@@ -35,7 +35,7 @@ def test_list(capsys):
     done = run(capsys, "runs list")
     assert (done.code, done.err) == (0, "")
     text = " ".join(done.out.split())
-    for words in ("membership on", "clipbkd (copies=4)", " 32 ", "nothing", "inconclusive"):
+    for words in ("membership on", "clipbkd", "(copies=4)", " 32 ", "nothing", "inconclusive"):
         assert words in text
     assert max(len(line) for line in done.out.splitlines()) <= 80
 

@@ -76,7 +76,7 @@ def test_run_prints_ours_beside_the_published_value(small, capsys):
 
 def test_run_a_cell_alone_and_train_only(small, capsys):
     done = run(capsys, "study run jagielski-2020/table-2 --cell two --workers 1 --json")
-    assert [one["cell"] for one in done.json] == ["two"]
+    assert [one["cell"] for one in done.json["results"]] == ["two"]
     assert done.json["results"][0]["verdict"] == "no published value"
     trained = run(capsys, "study run jagielski-2020/table-2 --scale paper --workers 1 --train-only")
     assert "Trained 2 cells" in trained.out

@@ -110,7 +110,7 @@ class Sup:
 
 @dataclasses.dataclass(frozen=True)
 class Optimistic:
-    """The best threshold of the same scores, not corrected for selection. What comes out is an estimate and proves nothing."""
+    """The best threshold of the same scores, not corrected for selection: an estimate, which proves nothing."""
 
     name: ClassVar[str] = "optimistic"
 

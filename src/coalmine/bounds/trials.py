@@ -109,13 +109,13 @@ def bound_trials(
 
 
 def refuted_theta(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> tuple[float, Limits]:
-    """The largest θ that the rate limits refute. For scores without a rule the threshold is not corrected for selection."""
+    """The largest θ that the rate limits refute; for scores without a rule, not corrected for selection."""
     limits = _limits(evidence, rule, level, family)
     return family.most_refuted(limits.alpha, limits.beta), limits
 
 
 def estimate_trials(evidence: Scores, *, family: Family, confidence: float, relation: Relation) -> Estimate:
-    """The best threshold of the same scores, not corrected for selection: an estimate, whatever the confidence of its rate limits."""
+    """The best threshold of the same scores, not corrected for selection: an estimate, whatever its confidence."""
     evidence = check_evidence(evidence)  # type: ignore[assignment]
     if isinstance(evidence, Counts):
         raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")

@@ -127,7 +127,8 @@ def _show(
     ]
     title = (
         f"DP-SGD, sample rate {mechanism.sample_rate:g}, noise {mechanism.noise_multiplier:g}, "
-        f"{mechanism.steps} steps, {mechanism.sampling.value} batches, {mechanism.relation.value.replace('_', '-')} neighbours"
+        f"{mechanism.steps:,} steps, {mechanism.sampling.value} batches, "
+        f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
     print_table(title, ("analysis", "kind", f"{wanted} at {at}", "what it is"), rows)
     proved, predicted = entries["standard"], entries["last_iterate"]

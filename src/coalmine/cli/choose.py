@@ -171,7 +171,8 @@ def _show(choice: Choice) -> None:
             f"Epsilon = {choice.epsilon:.4f}: starting at even odds, an adversary becomes at most "
             f"{100 * choice.belief:.2f}% sure that one person's record was used, rare outcomes aside.",
             f"The Gaussian mechanism with classical noise at this epsilon has an advantage of {choice.advantage:.4f}: "
-            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f}% of the time (random guessing: 50%).",
+            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f}% of the time (random guessing: "
+            "50%).",
             *(f"  - {note}" for note in choice.assumptions),
         ]
     )

@@ -226,7 +226,7 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
 
 
 def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) -> Figure:
-    """False alarms against misses: what the attack reached, how sure that is, and the lowest error rates the guarantee permits."""
+    """False alarms against misses: what the attack reached, how sure that is, and the lowest rates permitted."""
     rows = series.trade_off(series.scores_of(one), confidence=one.bound.confidence)
     limits = series.promised(result, one)
     x = alt.X("alarm:Q", title=f"false alarms (share of world-0 {words.plays(one)})", scale=_UNIT, axis=_percent())

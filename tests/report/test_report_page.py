@@ -104,12 +104,12 @@ def test_the_same_result_gives_the_same_page_as_a_string_and_in_a_file(page, tmp
 
 def test_every_figure_has_words_for_those_who_cannot_see_it_and_each_kind_one_caption(page):
     found = Elements(page).found
-    assert sum(tag == "figure" for tag, _ in found) == 1 + 2 * 3
+    assert sum(tag == "figure" for tag, _ in found) == 2 + 2 * 3
     captions = re.findall("<figcaption>(.*?)</figcaption>", page)
-    assert len(captions) == 1 + 3  # the overview, and each kind once
+    assert len(captions) == 2 + 3  # the overview, the gap, and each kind once
     assert len(captions) == len(set(captions))
     labels = [attributes["aria-label"] for _, attributes in found if attributes.get("role") == "img"]
-    assert len(labels) == 2 + 2 * 3  # the overview comes in two widths
+    assert len(labels) == 2 * 2 + 2 * 3  # the overview and the gap come in two widths
     assert all(len(label) > 40 for label in labels)
 
 

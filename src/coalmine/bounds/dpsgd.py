@@ -88,7 +88,7 @@ class DpSgdNoise:
     ``analysis`` is "standard" (the adversary sees every iterate) or "last_iterate" (Theorem 1 of last-iterate-2024:
     only the last one, linear losses). ``weigh`` says how thresholds are compared before the best one is corrected for
     selection: by Φ⁻¹(1 − α) − Φ⁻¹(β) as for a Gaussian ("gaussian", quick), or by the family's own curves ("curves"),
-    which is tighter for small sampling rates, where the Gaussian measure favors thresholds that hardly any trial passes.
+    which is tighter for small sampling rates, where the Gaussian measure favors thresholds that few trials pass.
     """
 
     mechanism: DpSgd

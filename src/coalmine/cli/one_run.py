@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from coalmine.one_run.game import Played, Price
     from coalmine.records import Claim
 
-one_run = typer.Typer(help="An audit that costs one training: many canaries with coins.")
+one_run = typer.Typer(help="An audit that costs one training, with many canaries.")
 
 _KINDS = ", ".join(CANARIES)
 

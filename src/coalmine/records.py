@@ -322,7 +322,7 @@ class LowerBound:
     """An ε that the evidence proves: at the stated confidence, no smaller ε holds at this δ and relation.
 
     ``copies`` is k: the worlds differ in k rows, and ε is already per single row. ``counts`` are those of the threshold
-    that carries the bound, where there is one. ``ceiling`` is the largest ε that a perfect attack could have proved
+    used for the bound, where there is one. ``ceiling`` is the largest ε that a perfect attack could have proved
     with as many trials. ``details`` holds what the method found on the way (μ, σ, p-value).
     """
 

@@ -48,7 +48,7 @@ def last_iterate_bounds(one):
 
 @pytest.mark.parametrize("change", [{}, {"regularizer": 1.0}, {"momentum": 0.9}])
 def test_steps_that_count_unequally_are_not_read_as_a_plain_sum(tmp_path, change):
-    """With learning rate · regulariser = 1 only the last step is left, so ε is that of one step, exactly: 14.98.
+    """With learning rate · regularizer = 1 only the last step is left, so ε is that of one step, exactly: 14.98.
 
     Read as the sum of four steps, its scores would prove more than is true.
     """

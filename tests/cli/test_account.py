@@ -49,9 +49,9 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        # Section 4.2: the half-forgetting regulariser beats the heuristic at its largest.
+        # Section 4.2: the half-forgetting regularizer beats the heuristic at its largest.
         ("--sample-rate 0.1 --noise-multiplier 1 --steps 3 --delta 1e-6", "λ = 0.5 leaks 2.2749, more than it says"),
-        # Section 4.1: fewer steps leak more, so a regulariser that forgets all but the last refutes it.
+        # Section 4.1: fewer steps leak more, so a regularizer that forgets all but the last refutes it.
         ("--sample-rate 0.01 --noise-multiplier 0.5 --steps 100 --delta 1e-6", "λ = 1 leaks 4.2854, more than it says"),
         ("--sample-rate 0.1 --noise-multiplier 3 --steps 1000 --delta 1e-5", "adversary pathological-regularizer"),
     ],
@@ -59,7 +59,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 def test_it_says_when_not_to_trust_the_heuristic(capsys: pytest.CaptureFixture[str], line: str, words: str) -> None:
     text = " ".join(run(capsys, f"account {line}").out.split())
     assert words in text
-    assert "Do not trust it where the training has a regulariser" in text
+    assert "Do not trust it where the training has a regularizer" in text
     assert "Do not trust it where others may choose part of the data" in text
     found = run(capsys, f"account {line} --json").json["counterexamples"]
     assert found["adversarial_data"]["refutes_heuristic"]

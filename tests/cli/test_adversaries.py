@@ -1,10 +1,16 @@
 """coalmine adversaries: the catalogue with its threat models."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 from cli_runner import assert_refused, run
 
 from coalmine.adversaries import catalogue
+from coalmine.cli import adversaries
 from coalmine.errors import InvalidInputError
+from coalmine.records import plain
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -21,10 +27,25 @@ def test_every_adversary_with_its_threat_model(capsys, monkeypatch, columns):
 
 
 def test_json(capsys):
-    entries = {one["name"]: one for one in run(capsys, "adversaries --json").json}
+    entries = {one["name"]: one for one in run(capsys, "adversaries --json").json["adversaries"]}
     assert set(entries) == set(catalogue())
     assert entries["clipbkd"]["options"] == {"copies": 1, "norm": None, "world0": "clean"}
     assert {"view", "access", "modification", "dataset", "summary", "paper"} <= set(entries["clipbkd"])
+
+
+def test_the_file_that_spares_loading_torch_is_what_the_classes_say():
+    assert json.dumps(adversaries.own()) == json.dumps(plain(adversaries.listed()))
+    assert adversaries._FILE.read_text(encoding="utf-8") == adversaries.as_file()
+
+
+def test_the_list_loads_neither_torch_nor_the_adversaries():
+    code = (
+        "import sys; from coalmine.cli import main; main(['adversaries']); print([name for name in ('torch', 'scipy', "
+        "'coalmine.adversaries') if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    assert "malicious-dataset" in done.stdout
 
 
 def test_it_takes_no_argument(capsys):

@@ -127,7 +127,7 @@ def test_the_control_on_request_and_not(capsys, worst_case):
         done = run(capsys, f"{worst_case} {option} --json")
         assert done.code == 0
         assert done.json["adversaries"][0]["judgement"]["control"] is expected
-    listed = run(capsys, "runs list --json").json
+    listed = run(capsys, "runs list --json").json["runs"]
     assert [one["control"] for one in listed] == [False, True]
 
 

@@ -26,7 +26,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(run(capsys, "choose --belief 0.9 --delta 0.01").out.split())
     assert "classical" in text
     assert "exact" in text
-    assert "90.00 % sure" in text
+    assert "90.00% sure" in text
     assert "proved for epsilon up to 1 only" in text
 
 

@@ -43,7 +43,7 @@ def small(monkeypatch):
 
 
 def test_list(capsys):
-    listed = run(capsys, "study list --json").json
+    listed = run(capsys, "study list --json").json["studies"]
     assert [one["study"] for one in listed] == list(names())
     text = run(capsys, "study list").out
     for name in names():
@@ -54,7 +54,7 @@ def test_list(capsys):
 def test_show(name, capsys):
     done = run(capsys, f"study show {name}")
     assert done.code == 0
-    cells = run(capsys, f"study show {name} --json").json
+    cells = run(capsys, f"study show {name} --json").json["cells"]
     assert len(cells) == len(find(name).cells)
     assert all(one["cell"] in done.out for one in cells)
 
@@ -67,7 +67,7 @@ def test_run_prints_ours_beside_the_published_value(small, capsys):
         assert words in text
     assert "two" not in text.split("The same cells")[0].split("verdict")[1]
     assert max(len(line.rstrip()) for line in done.out.splitlines()) <= 80
-    again = run(capsys, "study run jagielski-2020/table-2 --workers 1 --json").json
+    again = run(capsys, "study run jagielski-2020/table-2 --workers 1 --json").json["results"]
     assert len(again) == 1
     assert again[0]["verdict"] == "matches"
     assert set(again[0]["details"]["by_copies"]) == {"1", "2"}
@@ -76,8 +76,8 @@ def test_run_prints_ours_beside_the_published_value(small, capsys):
 
 def test_run_a_cell_alone_and_train_only(small, capsys):
     done = run(capsys, "study run jagielski-2020/table-2 --cell two --workers 1 --json")
-    assert [one["cell"] for one in done.json] == ["two"]
-    assert done.json[0]["verdict"] == "no published value"
+    assert [one["cell"] for one in done.json["results"]] == ["two"]
+    assert done.json["results"][0]["verdict"] == "no published value"
     trained = run(capsys, "study run jagielski-2020/table-2 --scale paper --workers 1 --train-only")
     assert "Trained 2 cells" in trained.out
 
@@ -130,6 +130,6 @@ def test_a_bound_that_nobody_has_evidence_for_is_a_dash_and_not_zero(capsys, mon
         real, cells=(Cell(name="one", tree=tree, published=None),), scales={"quick": scale}, options={}, figure={}
     )
     monkeypatch.setattr(studies, "find", lambda name: small)
-    found = run(capsys, "study run x --workers 1 --json").json[0]["columns"]
+    found = run(capsys, "study run x --workers 1 --json").json["results"][0]["columns"]
     assert found["if last iterate"] is None
     assert found["if DP-SGD"] is not None

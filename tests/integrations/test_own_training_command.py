@@ -118,7 +118,7 @@ def test_an_engine_that_is_not_installed_says_how_to_get_it(tmp_path, monkeypatc
 def test_runs_and_report_know_own_trainings(run, tmp_path):
     run(*OWN, "--claim-epsilon", "1")
     _, out, _ = run("runs", "list", "--json", workers="")
-    [found] = json.loads(out)
+    [found] = json.loads(out)["runs"]
     code, _, err = run("runs", "resume", found["run"][:8])
     assert code == 2
     assert "training of your own (own_functions:train)" in err

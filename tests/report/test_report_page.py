@@ -5,6 +5,7 @@ import html
 import html.parser
 import importlib.util
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -16,7 +17,7 @@ from coalmine import report
 from coalmine.auditing import config
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Outcome, Relation
-from coalmine.report import figures, render, tables, words
+from coalmine.report import figures, render, repeat, tables, words
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
@@ -48,19 +49,24 @@ class Elements(html.parser.HTMLParser):
 
 
 def test_the_page_has_all_its_parts_in_order(page):
-    text = " ".join(Elements(page).text).replace("\u00a0", " ")
+    text = " ".join(" ".join(Elements(page).text).replace("\u00a0", " ").split())
     parts = [
         "Consistent: nothing here contradicts the guarantee ε ≤ 2.89",
-        "Theory, evidence and meaning",
+        "Your data",
+        "Worst case",
+        "Could this audit have failed?",
+        "Yes. A training with half of this noise would have been refuted with probability 0.97.",
+        "Versions coalmine 0.1.0",
+        "Run it again",
+        "For a person",
         "What this means for a person",
+        "The attack clipbkd (copies=4)",  # the strongest first
         "The attack membership",
-        "The attack clipbkd (copies=4)",
         "Every number, and what it rests on",
         "What theory says",
-        "What the evidence gives",
+        "Notes: what the numbers assume",
         "How to repeat it",
         "coalmine audit audit.toml",
-        "Versions",
         sample.standard_result().adversaries[1].run,
     ]
     places = [text.index(part) for part in parts]
@@ -91,17 +97,35 @@ def test_ids_are_not_shared_between_figures(page):
     assert set(re.findall(r"url\(#([^)]+)\)", page)) <= set(ids)
 
 
-def test_the_same_result_gives_the_same_page(page):
-    assert report.page(sample.standard_result()) == page
+def test_the_same_result_gives_the_same_page_as_a_string_and_in_a_file(page, tmp_path):
+    path = tmp_path / "x.html"
+    assert sample.standard_result().to_html(path) == page == path.read_text("utf-8")
 
 
-def test_every_figure_has_a_caption_and_words_for_those_who_cannot_see_it(page):
+def test_every_figure_has_words_for_those_who_cannot_see_it_and_each_kind_one_caption(page):
     found = Elements(page).found
-    assert sum(tag == "figure" for tag, _ in found) == 1 + 2 * 3
-    assert sum(tag == "figcaption" for tag, _ in found) == 1 + 2 * 3
+    assert sum(tag == "figure" for tag, _ in found) == 2 + 2 * 3
+    captions = re.findall("<figcaption>(.*?)</figcaption>", page)
+    assert len(captions) == 2 + 3  # the overview, the gap, and each kind once
+    assert len(captions) == len(set(captions))
     labels = [attributes["aria-label"] for _, attributes in found if attributes.get("role") == "img"]
-    assert len(labels) == 2 + 2 * 3  # the overview comes in two widths
-    assert all(len(label) > 60 for label in labels)
+    assert len(labels) == 2 * 2 + 2 * 3  # the overview and the gap come in two widths
+    assert all(len(label) > 40 for label in labels)
+
+
+def test_assumptions_are_numbered_notes_that_stand_once(page):
+    elements = Elements(page)
+    notes = [attributes["id"] for tag, attributes in elements.found if tag == "li" and attributes.get("id")]
+    targets = [attributes["href"] for tag, attributes in elements.found if tag == "a"]
+    assert notes == [f"note-{n}" for n in range(1, len(notes) + 1)]
+    assert {f"#{note}" for note in notes} <= set(targets)
+    ids = {attributes["id"] for _, attributes in elements.found if attributes.get("id")}
+    assert {target.removeprefix("#") for target in targets} <= ids
+    result = sample.standard_result()
+    told = {note for one in result.adversaries for found in (one.bound, *one.others) for note in found.assumptions}
+    assert len(notes) == len(told | {*result.guarantee.assumptions, *result.heuristic.assumptions})
+    shown = re.findall(r'<li id="note-\d+">(.*?)</li>', page.replace("\u00a0", " "))
+    assert told <= {html.unescape(note) for note in shown}
 
 
 def test_everything_is_escaped():
@@ -130,6 +154,81 @@ def test_what_came_from_python_is_not_passed_off_as_a_config():
     assert "coalmine audit audit.toml" not in text
 
 
+def test_the_command_on_the_page_gives_the_very_config(page):
+    """Read back by the command line's own parts, the command is the config of the audit."""
+    for settings in (
+        config.load(),
+        config.load(overrides=["audit.trials=200"]),
+        config.load(preset="jagielski-2020", overrides=["audit.seed=7"]),
+        config.load(
+            adversaries=["clipbkd:copies=4", "api"], overrides=["training.noise_multiplier=2", "data.rows=100"]
+        ),
+        config.load(overrides=["model.hidden=[16,8]", "training.steps=7", "audit.claim_epsilon=0.5"]),
+    ):
+        shown = repeat.command(dataclasses.replace(sample.standard_result(), config=settings))
+        program, name, *options = shlex.split(shown)
+        assert (program, name) == ("coalmine", "audit")
+        given = {}
+        for option, value in zip(options[::2], options[1::2], strict=True):
+            given.setdefault(option, []).append(value)
+        overrides = given.pop("--set", [])
+        overrides += [f"audit.trials={value}" for value in given.pop("--trials", [])]
+        overrides += [f"audit.claim_epsilon={value}" for value in given.pop("--claim-epsilon", [])]
+        [preset] = given.pop("--preset", [None])
+        read = config.load(preset=preset, overrides=overrides, adversaries=given.pop("--adversary", None))
+        assert (read, given) == (settings, {})
+
+
+def test_what_cannot_be_said_in_a_command_is_a_file():
+    result = sample.result(*(sample.adversary(f"attack-{n}-{'x' * 60}", trials=20) for n in range(6)), trials=20)
+    assert repeat.command(result) is None
+    first, second = repeat.steps(result)
+    assert first["text"] == "Save this as audit.toml:"
+    assert config.parse(tomllib.loads(first["code"])) == result.config
+    assert second["code"] == "coalmine audit audit.toml --report report.html"
+
+
+def test_a_result_shows_itself():
+    result = sample.standard_result()
+    assert repr(result) == (
+        "<AuditResult: consistent; ε ≥ 0.37 (clipbkd (copies=4)), ε ≤ 2.89 promised at δ = 10⁻⁵; 240 trials of 2 "
+        "attacks>"
+    )
+    shown = result._repr_html_()
+    assert "Consistent: nothing here contradicts the guarantee" in shown
+    assert "refuted with probability 0.97" in shown
+    assert shown.index("clipbkd") < shown.index("membership")
+    nasty = sample.result(sample.adversary(NASTY, trials=20), trials=20)._repr_html_()
+    assert "<script>" not in nasty
+    frame = pytest.importorskip("pandas", reason="pandas is not installed") and result.to_frame()
+    assert frame[frame.headline].epsilon.tolist() == [one.bound.epsilon for one in result.adversaries]
+
+
+def test_where_nothing_is_proved_no_threshold_is_drawn():
+    def rules(one):
+        return [layer for layer in figures.histograms(one).chart.to_dict()["layer"] if layer["mark"]["type"] == "rule"]
+
+    weak, strong = sample.adversary(mu=0.0), sample.adversary(mu=3.0)
+    assert (weak.bound.epsilon, len(rules(weak)), len(rules(strong))) == (0.0, 0, 1)
+    result = sample.result(weak)
+    points = [layer["mark"].get("shape") for layer in figures.trade_off(result, weak).chart.to_dict()["layer"]]
+    assert "diamond" not in points
+    assert "clipbkd: nothing proved" in report.page(result)
+
+
+def test_what_lies_beyond_the_axis_stands_at_its_edge_with_its_value():
+    one = sample.adversary(trials=40)
+    far = dataclasses.replace(one, bound=dataclasses.replace(one.bound, ceiling=1234.567))
+    text = report.page(sample.result(far, trials=40))
+    assert "1,234.56 ▸" in text
+    loose = sample.result(one, trials=40)
+    loose = dataclasses.replace(
+        loose, subject=dataclasses.replace(loose.subject, heuristic=None, guarantee=dataclasses.replace(
+            loose.guarantee, epsilon=3600.0))
+    )  # fmt: skip
+    assert "3,600.00 ▸" in report.page(loose)
+
+
 def test_stand_in_data_is_labelled():
     text = report.page(
         sample.result(sample.adversary(trials=40), note="A stand-in, not the published data.", trials=40)
@@ -145,8 +244,11 @@ def test_stand_in_data_is_labelled():
         ({"claim": 0.2}, "Claim: ε ≤ 0.20"),
         ({"noise": 4.0}, "Refuted at 99% confidence: the guarantee ε ≤"),
         ({"noise": 4.0}, "although no more than"),
-        ({"noise": 0.0}, "Inconclusive: without noise nothing is promised, so there is no claim to refute;"),
+        ({"noise": 0.0}, "Inconclusive: without noise nothing is promised, so there is no claim to refute."),
         ({"outcome": Outcome.INCONCLUSIVE}, "Inconclusive: this audit says nothing about the guarantee"),
+        ({"claim": 0.2}, "What to check next"),
+        ({"claim": 0.2}, "is guaranteed for this training, ε = 0.2 was claimed"),
+        ({"noise": 4.0}, "coalmine probe takes one step of the training apart"),
         ({"missing": 1}, "1 further adversaries of this audit have no trials yet"),
     ],
 )

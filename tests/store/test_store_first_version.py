@@ -82,7 +82,7 @@ def test_it_takes_new_blocks_and_new_audits(old):
 
 def test_its_runs_are_listed_but_not_judged_by_guessing(old, capsys):
     assert cli.main(["runs", "list", "--store", str(old), "--json"]) == 0
-    [listed] = json.loads(capsys.readouterr().out)
+    [listed] = json.loads(capsys.readouterr().out)["runs"]
     assert (listed["adversary"], listed["data"]) == ({"copies": 1, "name": "clipbkd"}, "digits")
     with Store.open(old) as store, pytest.raises(StoreError, match=r"made by Coalmine 0\.1\.0 before the facts"):
         stored_result(store, RUN)

@@ -102,7 +102,7 @@ def test_a_store_on_a_read_only_disk_is_listed_and_read(tmp_path, read_only, cap
     with pytest.raises(StoreError, match="cannot be opened or made"):
         Store.open(path)
     assert main(["runs", "list", "--store", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["run"] == RUN
+    assert json.loads(capsys.readouterr().out)["runs"][0]["run"] == RUN
     assert main(["runs", "show", RUN[:6], "--store", str(path)]) == 0
 
 

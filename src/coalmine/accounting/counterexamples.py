@@ -1,6 +1,6 @@
 """Losses for which the last-iterate heuristic is too small: last-iterate-2024, Sections 4.1 and 4.2.
 
-One dimension, a linear loss for the canary and the regulariser r(m) = λ·m²/2, learning rate 1. Each step shrinks what
+One dimension, a linear loss for the canary and the regularizer r(m) = λ·m²/2, learning rate 1. Each step shrinks what
 came before by 1 − λ, so after T steps the adversary has to tell
 
     Q = N(0, b²)   from   P = N(X, b²),   X = Σ_{i=1..T} (1 − λ)^{i−1}·Bernoulli(q),
@@ -66,7 +66,7 @@ class Counterexample:
 
 
 def regularized(mechanism: DpSgd, *, regularizer: float, delta: float) -> Counterexample:
-    """ε at δ of the linear loss with quadratic regulariser λ (last-iterate-2024, Section 4.2).
+    """ε at δ of the linear loss with quadratic regularizer λ (last-iterate-2024, Section 4.2).
 
     Exact for λ in {0, 1} and while 2^T is small. Beyond, X is rounded up, first to a fine grid and then as in the
     paper (to 0.0005 at least, and to the next power of 1.05); a larger X is easier to tell from 0 (Choquette-Choo et
@@ -106,7 +106,7 @@ def regularized(mechanism: DpSgd, *, regularizer: float, delta: float) -> Counte
 
 
 def zeroing(mechanism: DpSgd, *, delta: float) -> Counterexample:
-    """The example of Section 4.1: a regulariser that wipes out all but the last step, so that ε is that of one step.
+    """The example of Section 4.1: a regularizer that wipes out all but the last step, so that ε is that of one step.
 
     It refutes the heuristic wherever ε_T < ε_1.
 

@@ -39,8 +39,8 @@ WORST_TOLERANCE = 1e-7
 
 _ASSUMPTIONS: tuple[str, ...] = (
     "Poisson sampling, and only the last model is released",
-    "exact for linear losses and a linear regulariser (last-iterate-2024, Theorem 1); a prediction for any other",
-    "not a guarantee: a regulariser or adversarial data can leak more",
+    "exact for linear losses and a linear regularizer (last-iterate-2024, Theorem 1); a prediction for any other",
+    "not a guarantee: a regularizer or adversarial data can leak more",
 )
 
 

@@ -14,6 +14,7 @@ from coalmine.auditing.config import AuditConfig, FunctionConfig
 from coalmine.auditing.facts import AttackFacts, Subject
 from coalmine.auditing.judge import Judgement
 from coalmine.auditing.proof import METHODS, Guesses
+from coalmine.errors import UnsupportedError
 from coalmine.identifiability.estimates import Beliefs
 from coalmine.one_run.design import Design
 from coalmine.records import (
@@ -33,6 +34,7 @@ from coalmine.records import (
 from coalmine.roles import View
 
 if TYPE_CHECKING:
+    from coalmine.auditing.gap import Gap
     from coalmine.report.tables import Table
 
 
@@ -165,12 +167,13 @@ class AdversaryResult:
         }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AuditResult:
     """Theory, evidence and meaning of one training algorithm, and the verdict on what is claimed for it.
 
     ``claim_epsilon`` is the claim's ε at the audit's δ (infinite where nothing is claimed). ``missing`` counts the
-    adversaries of the audit that have no trials yet.
+    adversaries of the audit that have no trials yet. ``audit`` is the audit's own fingerprint, ``created`` when it was
+    first asked (seconds since 1970) and ``name`` what people call it, where a store knows them.
     """
 
     config: AuditConfig | FunctionConfig
@@ -183,6 +186,9 @@ class AuditResult:
     advantage: Mapping[str, float]
     versions: Mapping[str, str]
     missing: int = 0
+    audit: str = ""
+    created: float | None = None
+    name: str = ""
 
     @property
     def guarantee(self) -> Guarantee | None:
@@ -210,6 +216,17 @@ class AuditResult:
     def strongest(self) -> AdversaryResult:
         """The adversary with the largest lower bound."""
         return max(self.adversaries, key=lambda one: one.bound.epsilon)
+
+    @property
+    def ranked(self) -> tuple[AdversaryResult, ...]:
+        """The adversaries, those that proved most first; equal ones by what they prove under an assumption."""
+        return tuple(
+            sorted(
+                self.adversaries,
+                key=lambda one: (one.bound.epsilon, one.assumed.epsilon if one.assumed else 0.0),
+                reverse=True,
+            )
+        )
 
     @property
     def on_data(self) -> AdversaryResult | None:
@@ -247,6 +264,9 @@ class AuditResult:
             "subject": self.subject.to_dict(),
             "accuracy": self.accuracy,
             "missing": self.missing,
+            "audit": self.audit,
+            "created": self.created,
+            "name": self.name,
             "config": self.config.model_dump(mode="json"),
             "versions": dict(self.versions),
         }
@@ -254,6 +274,12 @@ class AuditResult:
     def to_json(self) -> str:
         """As a JSON document."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Where ε is lost between what is promised and what the best attacks proved (:mod:`coalmine.auditing.gap`)."""
+        from coalmine.auditing.gap import gaps
+
+        return gaps(self)
 
     def in_words(self) -> str:
         """The verdict for people, and what would have been refuted: what a failed test, or a log, should say."""
@@ -276,8 +302,31 @@ class AuditResult:
 
         return report.chart(self, what, adversary=adversary)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the report: one HTML file that needs nothing else. Needs the extra ``report``."""
+    def to_html(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The report as one HTML page that needs nothing else; with a path it is written there too.
+
+        Needs the extra ``report``.
+        """
         from coalmine import report
 
-        report.write_html(self, path)
+        return report.page(self) if path is None else report.write_html(self, path).read_text(encoding="utf-8")
+
+    def to_frame(self) -> Any:
+        """The numbers of :meth:`table` as a pandas data frame, one row for each adversary and method."""
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise UnsupportedError("a data frame needs pandas: install it with pip install pandas") from None
+        return pandas.DataFrame.from_records(list(self.table().records))
+
+    def __repr__(self) -> str:
+        """What was found, in one line."""
+        from coalmine.report import words
+
+        return f"<AuditResult: {words.in_short(self)}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the verdict, what it is worth, and what each attack proved."""
+        from coalmine.report import tables
+
+        return tables.notebook(self)

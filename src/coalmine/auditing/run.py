@@ -138,6 +138,7 @@ def subject_of(setting: Setting, *, given: tuple[str, ...] = ()) -> Subject:
             "sampling rate": setting.sample_rate,
             "noise multiplier": setting.training.noise_multiplier,
             "clipping norm": setting.training.clip,
+            "accuracy of guessing": setting.guessing,
         },
     )
 

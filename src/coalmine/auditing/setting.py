@@ -51,6 +51,7 @@ class Setting:
     heuristic: Heuristic | None
     ran: DpSgd | None
     network_identity: Mapping[str, Any]
+    guessing: float
 
     @property
     def mechanism(self) -> DpSgd | None:
@@ -110,6 +111,7 @@ def prepare(
         heuristic=heuristic,
         ran=mechanism,
         network_identity=network_identity(network),
+        guessing=float(np.unique(loaded.y_train, return_counts=True)[1].max() / loaded.y_train.size),
     )
 
 

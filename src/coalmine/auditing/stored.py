@@ -23,7 +23,7 @@ from coalmine.identifiability import advantage, belief
 from coalmine.one_run.design import Design
 from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict, plain
 from coalmine.store import Store, Trials
-from coalmine.store.listing import descriptions, progress
+from coalmine.store.listing import audits, descriptions, progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,6 +154,7 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
             ),
         )
     promised = claimed if record.subject.guarantee is None else record.subject.guarantee.epsilon
+    entry = next((one for one in audits(store) if one.fingerprint == record.name), None)
     return AuditResult(
         config=record.config,
         subject=record.subject,
@@ -168,6 +169,9 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
         advantage={"guarantee": _advantage(record)},
         versions=record.versions,
         missing=sum(not found for found in found_by_member),
+        audit=record.name,
+        created=None if entry is None else entry.created,
+        name="" if entry is None else entry.name,
     )
 
 
@@ -192,6 +196,7 @@ def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str,
             "claim": result.claim_epsilon,
             "proved": {name: None if one is None else one.bound.epsilon for name, one in best.items()},
             "epsilon": result.strongest.bound.epsilon,
+            "runs": {one.run: one.bound.epsilon for one in reversed(result.ranked)},
             "ceiling": result.verdict.ceiling,
             "delta": result.config.audit.delta,
             "confidence": result.config.audit.confidence,

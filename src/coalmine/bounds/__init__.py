@@ -15,7 +15,7 @@ from coalmine.bounds.method import Evidence, Method
 from coalmine.bounds.methods import METHODS, ceiling, clopper_pearson, dpsgd, gdp, lower_bound, named
 from coalmine.bounds.one_run import Guesses, count_guesses, one_run
 from coalmine.bounds.one_run_fdp import one_run_fdp, refutes
-from coalmine.bounds.plan import Plan, plan
+from coalmine.bounds.plan import Plan, plan, typical_bound
 from coalmine.bounds.thresholds import DKW, Bonferroni, Given, HoldOut, Optimistic, Ranks, Sup
 
 __all__ = [
@@ -55,4 +55,5 @@ __all__ = [
     "power",
     "refutes",
     "trials_needed",
+    "typical_bound",
 ]

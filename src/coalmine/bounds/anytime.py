@@ -23,7 +23,7 @@ from coalmine.errors import InvalidInputError
 from coalmine.records import Counts, LowerBound, Relation
 
 _ASSUMPTIONS = (
-    "the trials are independent of each other, and those of one world are alike in distribution",
+    "the trials are independent of each other, and trials within each world are identically distributed",
     "the threshold was fixed before the first trial; the audit may be stopped at any moment for any reason",
 )
 

@@ -97,7 +97,7 @@ def claim_curve(claim: Claim, *, copies: int = 1) -> TradeOff:
     copies = _validate.integer("copies", copies, at_least=1)
     if isinstance(claim, EpsilonClaim):
         return EpsilonDelta(delta=claim.delta, copies=copies).curve(claim.epsilon)
-    return _of_copies(_mechanism_curve(claim.mechanism), copies)
+    return of_copies(_mechanism_curve(claim.mechanism), copies)
 
 
 @functools.lru_cache(maxsize=64)
@@ -107,7 +107,8 @@ def _mechanism_curve(mechanism: DpSgd) -> TradeOff:
     return standard.trade_off(mechanism)
 
 
-def _of_copies(curve: TradeOff, copies: int) -> TradeOff:
+def of_copies(curve: TradeOff, copies: int) -> TradeOff:
+    """The curve of ``copies`` rows together, from that of one (Dong, Roth and Su 2019, Theorem 2)."""
     return GroupCurve(curve, copies) if copies > 1 else curve
 
 
@@ -246,7 +247,7 @@ def _power(
     claim: Claim, alternative: TradeOff, n0: int, n1: int, level: float, copies: int, how_many: tuple[int, float]
 ) -> float:
     null = _null(claim, copies, n0, n1, _copies(level, n0, how_many))
-    missed = _simulated(_of_copies(alternative, copies), n0, n1, _SCALING_COPIES, _SEED + 2)
+    missed = _simulated(of_copies(alternative, copies), n0, n1, _SCALING_COPIES, _SEED + 2)
     return float(np.mean(null.scaled(missed).max(axis=1) > null.critical(level)))
 
 
@@ -301,7 +302,7 @@ def _null(claim: Claim, copies: int, n0: int, n1: int, simulations: int) -> _Nul
     family: Family = EpsilonDelta(delta=claim.delta, copies=copies) if said else Gdp(delta=claim.delta)
     named = {
         "threshold": _threshold(family, n0, n1),
-        "likelihood": _likelihood(curve, _of_copies(less_noise(claim, share=_ALTERNATIVE), copies), n0, n1),
+        "likelihood": _likelihood(curve, of_copies(less_noise(claim, share=_ALTERNATIVE), copies), n0, n1),
     }
     statistics = tuple(named.values())
     first = np.stack([one(_simulated(curve, n0, n1, _SCALING_COPIES, _SEED + 1)) for one in statistics], axis=1)

@@ -276,7 +276,7 @@ def _bayesian_cell(known: Known, audits: Sequence[Scores], threshold: float) -> 
 
 
 def _one_run_cells(known: KnownRun, canaries: int, repetitions: int) -> Iterator[Cell]:
-    """Both one-run methods, with the default numbers of guesses and with three pairs that are paid for."""
+    """Both one-run methods, with the default numbers of guesses and with three pairs, corrected for selection."""
     rng = np.random.default_rng([0x10E, canaries])
     runs = [known.scores(rng, canaries) for _ in range(repetitions)]
     pairs = [(canaries // share, canaries // share) for share in (2, 5, 20)]
@@ -315,7 +315,7 @@ def measure(
     workers: int = 1,
     report: Callable[[str], object] = lambda line: None,
 ) -> list[Cell]:
-    """Every cell of the coverage table for the given numbers of trials a world (canaries, for one run).
+    """Every cell of the coverage table for the given numbers of trials per world (canaries, for one run).
 
     Each mechanism and size has its own seed, so the cells do not depend on the number of worker processes.
     """
@@ -365,7 +365,7 @@ def table(cells: Sequence[Cell]) -> str:
     lines = []
     for mechanism in dict.fromkeys(cell.mechanism for cell in cells):
         mine = [cell for cell in cells if cell.mechanism == mechanism]
-        unit = "canaries" if mechanism.startswith("one run") else "trials a world"
+        unit = "canaries" if mechanism.startswith("one run") else "trials per world"
         truths = sorted({round(cell.truth, 4) for cell in mine})
         lines += [
             f"## {mechanism[0].upper()}{mechanism[1:]}",
@@ -428,7 +428,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, write the table, and say whether every bound holds."""
     parser = argparse.ArgumentParser(prog="python -m coalmine.bounds.coverage", description=__doc__)
     parser.add_argument("--output", type=Path, default=None, help="Markdown file to write; standard output if left out")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="trials a world")
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="trials per world")
     parser.add_argument("--repetitions", type=int, default=None, help="audits simulated a cell")
     parser.add_argument(
         "--many", type=int, default=MANY, help="audits for the rules sup and ranks and the tests of claims"

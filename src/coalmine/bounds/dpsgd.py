@@ -86,9 +86,9 @@ class DpSgdNoise:
     """DP-SGD like ``mechanism``, whose noise alone is not known: θ counts steps in 1/σ, ``octave`` to a doubling.
 
     ``analysis`` is "standard" (the adversary sees every iterate) or "last_iterate" (Theorem 1 of last-iterate-2024:
-    only the last one, linear losses). ``weigh`` says how thresholds are compared before the best one is paid for: by
-    Φ⁻¹(1 − α) − Φ⁻¹(β) as for a Gaussian ("gaussian", quick), or by the family's own curves ("curves"), which is
-    tighter for small sampling rates, where the Gaussian measure favours thresholds that hardly any trial passes.
+    only the last one, linear losses). ``weigh`` says how thresholds are compared before the best one is corrected for
+    selection: by Φ⁻¹(1 − α) − Φ⁻¹(β) as for a Gaussian ("gaussian", quick), or by the family's own curves ("curves"),
+    which is tighter for small sampling rates, where the Gaussian measure favors thresholds that few trials pass.
     """
 
     mechanism: DpSgd
@@ -127,7 +127,7 @@ class DpSgdNoise:
             "the adversary may see every iterate"
             if self.analysis == "standard"
             else "the adversary sees the last iterate alone, the losses are linear, and there is neither momentum nor "
-            "a regulariser (Theorem 1 of last-iterate-2024)"
+            "a regularizer (Theorem 1 of last-iterate-2024)"
         )
         known = self.mechanism
         words = [

@@ -136,7 +136,7 @@ def dpsgd(
         family: "standard" (every iterate seen) or "last_iterate" (Theorem 1 of last-iterate-2024).
         threshold: How the threshold of scores was chosen; :class:`Sup` if None.
         copies: k, in how many rows the worlds differ.
-        weigh: "curves" compares thresholds by the family's own curves before the best one is paid for (see
+        weigh: "curves" compares thresholds by the family's own curves before one is corrected for selection (see
             :class:`~coalmine.bounds.dpsgd.DpSgdNoise`): slower, and tighter for small sampling rates.
 
     Returns:

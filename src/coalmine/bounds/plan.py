@@ -12,13 +12,15 @@ import numpy as np
 from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds import ranks
+from coalmine.bounds.claims import of_copies
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import Family, Gdp
 from coalmine.bounds.method import Evidence
 from coalmine.bounds.methods import METHODS, make_family, reading
 from coalmine.bounds.one_run import ONE_RUN, Guesses, one_run_epsilon
 from coalmine.bounds.one_run_fdp import ONE_RUN_FDP, one_run_fdp
-from coalmine.bounds.sup import kept_level, simulate
+from coalmine.bounds.sup import false_negatives, invert, kept_level, simulate
 from coalmine.bounds.thresholds import Rule, Sup
 from coalmine.bounds.trials import ceiling_of
 from coalmine.errors import InvalidInputError, UnsupportedError
@@ -146,6 +148,57 @@ def plan(
         ceiling=top(trials) if trials is not None else None,
         most=most,
     )
+
+
+def typical_bound(
+    curve: TradeOff,
+    *,
+    negatives: int,
+    positives: int,
+    delta: float,
+    confidence: float,
+    method: str = "clopper_pearson",
+    copies: int = 1,
+    mechanism: DpSgd | None = None,
+) -> float:
+    """The ε that half of all audits would prove with an attack that loses nothing of a trade-off curve.
+
+    The bound grows with its test's statistic S, so the median bound is that of the median S, which is simulated for
+    scores that reach the curve.
+
+    Args:
+        curve: Of one row, as :func:`~coalmine.bounds.less_noise` gives one.
+        negatives: Trials in world 0.
+        positives: Trials in world 1.
+        delta: The δ at which ε is stated.
+        confidence: Of the bound.
+        method: A method for independent trials.
+        copies: k, in how many rows the worlds differ.
+        mechanism: For the methods that assume one; its noise multiplier is not used.
+
+    Returns:
+        ε per row: at least half of the simulated audits prove this much.
+
+    >>> trials = {"negatives": 500, "positives": 500, "delta": 1e-5, "confidence": 0.99}
+    >>> round(typical_bound(GaussianCurve(mu=1.0), method="gdp", **trials), 1)
+    3.4
+    """
+    n0, n1 = (
+        _validate.integer(name, value, at_least=1, at_most=_MOST_TRIALS)
+        for name, value in (("negatives", negatives), ("positives", positives))
+    )
+    level = 1.0 - _validate.open_unit("confidence", confidence)
+    family = make_family(method, delta=delta, copies=copies, mechanism=mechanism)
+    reached = of_copies(curve, family.copies)
+    seed = Sup().seed + 2
+    if isinstance(family, DpSgdNoise):
+        parts = false_negatives(reached, n0, n1, simulations=_SIMULATED_AUDITS, seed=seed)
+        found = np.concatenate([ranks.statistic(family, places, n0, n1) for places in parts])
+        theta = ranks.invert(family, n0, n1, float(np.quantile(found, 0.5, method="lower")), level=level)
+    else:
+        found = simulate(family, reached, n0, n1, simulations=_SIMULATED_AUDITS, seed=seed)
+        theta = invert(family, n0, n1, float(np.quantile(found, 0.5, method="lower")), level=level, rule=Sup())
+    return family.epsilon(theta) if theta > 0.0 else 0.0
 
 
 def plannable() -> list[str]:

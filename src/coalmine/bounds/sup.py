@@ -1,4 +1,4 @@
-"""The exact sup-test: a lower bound from the best threshold of the scores, paid for by simulation.
+"""The exact sup-test: a lower bound from the best threshold of the scores, corrected for selection by simulation.
 
 For n0 + n1 independent scores let S = max over thresholds t of g(FP(t), FN(t)), with g falling in both error counts.
 If the mechanism's trade-off curve is at least f_θ, then S is at most S*(θ) = max_i g(i, #{V ≤ f_θ(W_(i+1))}) where

@@ -128,7 +128,7 @@ class Ranks:
 
 @dataclasses.dataclass(frozen=True)
 class Optimistic:
-    """The best threshold of the same scores, not paid for. What comes out is an estimate and proves nothing."""
+    """The best threshold of the same scores, not corrected for selection: an estimate, which proves nothing."""
 
     name: ClassVar[str] = "optimistic"
 

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 # mean bounds on Gaussian scores. It is a matter of tightness alone.
 _CHOOSING_LEVEL = 0.001
 
-INDEPENDENT = "the trials are independent of each other, and those of one world are alike in distribution"
+INDEPENDENT = "the trials are independent of each other, and trials within each world are identically distributed"
 _FIXED = "the threshold was fixed before the scores were seen"
 _RULE_WORDS: dict[type, str] = {
     Given: _FIXED,
@@ -32,7 +32,7 @@ _RULE_WORDS: dict[type, str] = {
     Bonferroni: "the level is shared among all thresholds that were looked at",
     DKW: "both error rates are bounded at all thresholds at once",
     Ranks: "the statistic of all scores, or of the best threshold, is held against its simulated law",
-    Sup: "the choice of the threshold is paid for by the simulated law of the best threshold",
+    Sup: "the best threshold is corrected for its selection, by the simulated law of the best threshold",
 }
 
 
@@ -114,13 +114,13 @@ def bound_trials(
 
 
 def refuted_theta(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> tuple[float, Limits]:
-    """The largest θ that the rate limits refute. For scores without a rule the threshold is not paid for."""
+    """The largest θ that the rate limits refute; for scores without a rule, not corrected for selection."""
     limits = _limits(evidence, rule, level, family)
     return family.most_refuted(limits.alpha, limits.beta), limits
 
 
 def estimate_trials(evidence: Scores, *, family: Family, confidence: float, relation: Relation) -> Estimate:
-    """The best threshold of the same scores, not paid for: an estimate, whatever the confidence of its rate limits."""
+    """The best threshold of the same scores, not corrected for selection: an estimate, whatever its confidence."""
     evidence = check_evidence(evidence)  # type: ignore[assignment]
     if isinstance(evidence, Counts):
         raise InvalidInputError("threshold is not allowed with counts: their threshold is part of what was counted")
@@ -132,7 +132,11 @@ def estimate_trials(evidence: Scores, *, family: Family, confidence: float, rela
         method=f"{family.method.name}, {Optimistic()} threshold",
         relation=Relation.parse(relation),
         copies=family.copies,
-        assumptions=(INDEPENDENT, "the threshold was chosen on the same scores and not paid for", *family.assumptions),
+        assumptions=(
+            INDEPENDENT,
+            "the threshold was chosen on the same scores and not corrected for selection",
+            *family.assumptions,
+        ),
         details={"rate_limit_confidence": confidence, **family.details(theta)},
     )
 

@@ -39,7 +39,7 @@ from coalmine.cli import (
     study,
     view,
 )
-from coalmine.cli._output import any_encoding, as_option_names, printable
+from coalmine.cli._output import any_encoding, as_option_names, printable, working
 from coalmine.errors import CoalmineError
 
 app = typer.Typer(
@@ -74,19 +74,20 @@ def _root(
         typer.echo(context.get_help())
 
 
-app.command("audit")(audit.audit)
-app.command("adversaries")(adversaries.adversaries)
-app.command("report")(report.report)
+# What 'coalmine --help' says of each is whole at 80 columns.
+app.command("audit", short_help="Play the privacy game against a training, and judge it.")(audit.audit)
+app.command("adversaries", short_help="List the adversaries and what they may see and do.")(adversaries.adversaries)
+app.command("report", short_help="Write the report of a stored audit as one HTML page.")(report.report)
 app.add_typer(runs.runs, name="runs")
 app.add_typer(study.study, name="study")
-app.add_typer(view.view, name="view")
-app.command("account")(account.account)
-app.command("bound")(bound.bound)
-app.command("calibrate")(calibrate.calibrate)
-app.command("choose")(choose.choose)
-app.command("counterexample")(counterexample.counterexample)
-app.command("plan")(plan.plan)
-app.command("probe")(probe.probe)
+app.add_typer(view.view, name="view", short_help="Look at a store in a browser.")
+app.command("account", short_help="What theory promises for DP-SGD, by every analysis.")(account.account)
+app.command("bound", short_help="The ε that counts, scores or one run prove.")(bound.bound)
+app.command("calibrate", short_help="The smallest noise that keeps an ε.")(calibrate.calibrate)
+app.command("choose", short_help="From a tolerated belief to ε and to the noise.")(choose.choose)
+app.command("counterexample", short_help="Where the last-iterate heuristic fails.")(counterexample.counterexample)
+app.command("plan", short_help="How many trials or canaries refute a claim.")(plan.plan)
+app.command("probe", short_help="Take one private step apart and name its faults.")(probe.probe)
 app.add_typer(one_run.one_run, name="one-run")
 app.add_typer(data.app)
 
@@ -107,7 +108,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     command = typer.main.get_command(app)
-    with any_encoding(), _end_like_stop() as ended:
+    with any_encoding(), _end_like_stop() as ended, working("working", shown=_may_turn(command, given)):
         try:
             result = command.main(args=given, prog_name="coalmine", standalone_mode=False)
             sys.stdout.flush()
@@ -127,6 +128,12 @@ def main(arguments: list[str] | None = None) -> int:
             _complain(f"{where}: {who}{stored}")
             return _ENDED if ended else _STOPPED
         return result if isinstance(result, int) else 0
+
+
+def _may_turn(command: Any, given: list[str]) -> bool:
+    """Whether a spinner may turn: not beside a progress bar, a question, a server or JSON."""
+    where, options = _called(command, given)
+    return not {"workers", "yes", "port"} & set(options) and "--json" not in given and where != "coalmine"
 
 
 @contextlib.contextmanager

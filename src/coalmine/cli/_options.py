@@ -2,15 +2,67 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from coalmine.records import Relation, Sampling
 
+
+def one_of(*choices: str) -> dict[str, Any]:
+    """For an option with a few values: the help lists them and the shell completes them.
+
+    The value itself is checked where it is used, which names the option, the value and what is allowed.
+    """
+    return {"metavar": f"[{'|'.join(choices)}]", "autocompletion": beginning_with(lambda: choices)}
+
+
+def beginning_with(choices: Callable[[], Any]) -> Callable[[str], list[str]]:
+    """A completion: those of the choices that begin as what was typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [one for one in choices() if one.startswith(incomplete)]
+
+    return complete
+
+
+def preset_names() -> list[str]:
+    """The settings that come with Coalmine."""
+    from coalmine.auditing.config import presets
+
+    return list(presets())
+
+
 DEVICES = ("cpu", "cuda")
-DeviceName = Annotated[str, typer.Option("--device", help="cpu, cuda, one GPU (cuda:1) or several (cuda:0,cuda:1).")]
+CANARIES = (
+    "mislabeled",
+    "blank",
+    "extreme",
+    "low-variance",
+    "random-tokens",
+    "new-tokens",
+    "dirac",
+    "random-directions",
+)
+"""What canaries of one training can be."""
+DeviceName = Annotated[
+    str,
+    typer.Option(
+        "--device",
+        help="cpu, cuda, one GPU (cuda:1) or several (cuda:0,cuda:1).",
+        autocompletion=beginning_with(lambda: DEVICES),
+    ),
+]
+Preset = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="A setting that comes with Coalmine, instead of a file.",
+        autocompletion=beginning_with(preset_names),
+    ),
+]
 WorkerCount = Annotated[
     int,
     typer.Option(
@@ -18,7 +70,10 @@ WorkerCount = Annotated[
     ),
 ]
 EngineName = Annotated[
-    str, typer.Option("--engine", help="local (this machine), ray (a Ray cluster), or inline (this process alone).")
+    str,
+    typer.Option(
+        "--engine", help="This machine, a Ray cluster, or this process alone.", **one_of("local", "ray", "inline")
+    ),
 ]
 Address = Annotated[
     str | None, typer.Option("--address", help="With --engine ray: the cluster (auto, or ray://host:port).")
@@ -39,10 +94,20 @@ NoiseMultiplier = Annotated[
 ]
 Steps = Annotated[int, typer.Option("--steps", help="T: number of training steps, at least 1.")]
 RelationName = Annotated[
-    str, typer.Option("--relation", help="Neighbours: add_remove (a row more or less) or replace (a row changed).")
+    str,
+    typer.Option(
+        "--relation",
+        help="Neighbours: a row added or removed, or a row replaced.",
+        **one_of("add-remove", "replace"),
+    ),
 ]
 SamplingName = Annotated[
-    str, typer.Option("--sampling", help="Batches: poisson, full, or shuffle (which gets no amplified guarantee).")
+    str,
+    typer.Option(
+        "--sampling",
+        help="How batches are drawn; shuffle gets no amplified guarantee.",
+        **one_of("poisson", "full", "shuffle"),
+    ),
 ]
 
 

@@ -8,8 +8,9 @@ import io
 import json
 import re
 import sys
+import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -23,8 +24,9 @@ from coalmine.records import plain
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-def print_json(payload: Mapping[str, Any] | Sequence[Any]) -> None:
-    """One JSON document on stdout: valid JSON always (an infinite ε is the string "infinity")."""
+def print_json(payload: Mapping[str, Any]) -> None:
+    """One JSON object on stdout: valid JSON always (an infinite ε is the string "infinity")."""
+    _still()
     every_sign = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
     text = json.dumps(plain(payload), indent=2, ensure_ascii=not every_sign, allow_nan=False)
     # JSON escapes the control characters below 32 by itself; a terminal obeys others too.
@@ -47,11 +49,69 @@ def printable(text: str) -> str:
 
 def console() -> Console:
     """The console for people: stdout, soft-wrapped to the terminal, plain when piped."""
+    _still()
     return Console(highlight=False)
 
 
+_STYLES = {"consistent": "bold green", "refuted": "bold red", "inconclusive": "bold yellow"}
+"""The colors of verdicts; a terminal alone shows them, and none where NO_COLOR is set."""
+
+
+def verdict_text(text: str) -> Text:
+    """A text whose verdict (consistent, refuted, inconclusive) has its color."""
+    found = Text(_as_shown(text))
+    for outcome, style in _STYLES.items():
+        found.highlight_regex(rf"(?i)\b{outcome}\b", style)
+    return found
+
+
+def print_verdict(text: str) -> None:
+    """The verdict, in bold and in its color."""
+    first, colon, rest = text.partition(":")
+    screen = console()
+    shown = verdict_text(f"{first}{colon}")
+    shown.stylize("bold")
+    screen.print(shown.append(_as_shown(rest)))
+
+
+_WAIT_SECONDS = 1.0
+_turning: list[Callable[[], None]] = []
+"""What ends the spinner that turns now, if one does."""
+
+
+@contextlib.contextmanager
+def working(what: str, *, shown: bool = True) -> Iterator[None]:
+    """Within it a spinner turns on stderr, from the first second to the first output, if that is a terminal."""
+    if not shown or not sys.stderr.isatty():
+        yield
+        return
+    status = Console(stderr=True).status(_as_shown(what))
+    timer = threading.Timer(_WAIT_SECONDS, status.start)
+    timer.daemon = True
+
+    def stop() -> None:
+        timer.cancel()
+        timer.join()
+        status.stop()
+
+    _still()
+    _turning.append(stop)
+    timer.start()
+    try:
+        yield
+    finally:
+        _still()
+
+
+def _still() -> None:
+    """End the spinner, because something is written or done."""
+    while _turning:
+        _turning.pop()()
+
+
 _PLAIN_SIGNS = {
-    "⁻": "-",
+    "⁻": "^-",
+    "▸": ">",
     "λ": "lambda",
     "Λ": "Lambda",
     "≥": ">=",
@@ -123,7 +183,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     first column names the row, and is repeated in each of the tables.
     """
     screen = console()
-    screen.print(Text(printable(title), style="bold"))
+    screen.print(Text(_as_shown(title), style="bold"))
     body = [[_as_shown(cell) for cell in row] for row in rows]
     columns = [_as_shown(name) for name in columns]
     texts = [[name, *(row[index] for row in body)] for index, name in enumerate(columns)]
@@ -135,7 +195,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         for index, width in zip(part, _widths(part, words, cells, full, screen.width), strict=True):
             table.add_column(columns[index], width=width, overflow="fold")
         for row in body:
-            table.add_row(*(Text(row[index]) for index in part))
+            table.add_row(*(verdict_text(row[index]) if row[index] in _STYLES else Text(row[index]) for index in part))
         screen.print(table)
 
 
@@ -174,9 +234,9 @@ def print_facts(title: str, facts: Iterable[tuple[str, str]]) -> None:
     grid.add_column()
     grid.add_column(overflow="fold")
     for name, value in facts:
-        grid.add_row(Text(f"  {printable(name)}"), Text(printable(value)))
+        grid.add_row(Text(f"  {_as_shown(name)}"), verdict_text(value) if value in _STYLES else Text(_as_shown(value)))
     screen = console()
-    screen.print(Text(printable(title), style="bold"))
+    screen.print(Text(_as_shown(title), style="bold"))
     screen.print(grid)
 
 
@@ -184,7 +244,7 @@ def print_lines(lines: Iterable[str]) -> None:
     """Plain sentences under a table."""
     screen = console()
     for line in lines:
-        screen.print(printable(line), markup=False)
+        screen.print(_as_shown(line), markup=False)
 
 
 def number(value: float, digits: int = 4) -> str:

@@ -44,15 +44,18 @@ class Watch(Watcher):
 
     def __enter__(self) -> Self:
         self._progress.start()
+        self._idle = self._progress.add_task("preparing", total=None, rate="-", bound="", where="")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._progress.update(self._idle, visible=False)
         self._progress.stop()
 
     def begin(self, label: str, *, trials: int, copies: int, done: Iterator[Trials]) -> None:
         """A new bar; what is stored already counts as done."""
+        self._progress.update(self._idle, visible=False)
         self._bar = self._progress.add_task(printable(label), total=trials, rate="-", bound="", where="")
         self._so_far = BoundSoFar(delta=self._delta, confidence=self._confidence, copies=copies) if copies else None
         self._told = 0.0
@@ -79,6 +82,8 @@ class Watch(Watcher):
         """The bar is full."""
         task = self._progress.tasks[self._bar]
         self._progress.update(self._bar, completed=task.total, bound=self._words())
+        # What comes next, another attack or the judging, may take seconds too.
+        self._progress.update(self._idle, description="judging", visible=True)
 
     def _words(self) -> str:
         """The bound so far, rounded down."""

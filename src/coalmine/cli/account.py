@@ -34,7 +34,7 @@ _WORDS = {
 
 
 _QUICK_STEPS = 12
-"""Up to this many steps the regularised example is enumerated in no time."""
+"""Up to this many steps the regularized example is enumerated in no time."""
 
 
 def account(
@@ -44,7 +44,7 @@ def account(
     delta: Annotated[float | None, typer.Option("--delta", help="δ, between 0 and 1; gives ε.")] = None,
     epsilon: Annotated[float | None, typer.Option("--epsilon", help="ε, at least 0; gives δ instead.")] = None,
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     as_json: Json = False,
 ) -> None:
     """What theory promises for DP-SGD: ε at a δ (or δ at an ε) by every analysis, and what it means for one person."""
@@ -127,7 +127,8 @@ def _show(
     ]
     title = (
         f"DP-SGD, sample rate {mechanism.sample_rate:g}, noise {mechanism.noise_multiplier:g}, "
-        f"{mechanism.steps} steps, {mechanism.sampling.value} batches, {mechanism.relation.value} neighbours"
+        f"{mechanism.steps:,} steps, {mechanism.sampling.value} batches, "
+        f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
     print_table(title, ("analysis", "kind", f"{wanted} at {at}", "what it is"), rows)
     proved, predicted = entries["standard"], entries["last_iterate"]
@@ -135,8 +136,8 @@ def _show(
         f"Proved: {wanted} is at most {_figure(proved[wanted], wanted)} at {at}, even if every model along the way is "
         "seen.",
         "For one person: someone who knows everything but this person's record, and starts at even odds, guesses "
-        f"right at most {100 * (1 + advantage) / 2:.1f} % of the time (50 % is a coin toss; advantage "
-        f"{advantage:.4f}). Rare outcomes aside (that is what delta allows), they become at most {100 * belief:.2f} % "
+        f"right at most {100 * (1 + advantage) / 2:.1f}% of the time (50% is random guessing; advantage "
+        f"{advantage:.4f}). Rare outcomes aside (that is what δ allows), they become at most {100 * belief:.2f}% "
         "sure that the record was used.",
     ]
     if wanted in predicted:
@@ -150,7 +151,7 @@ def _show(
 
 
 def _counterexamples(mechanism: DpSgd, delta: float | None) -> dict[str, dict[str, Any]]:
-    """The examples that can be computed at once for these very numbers: a regulariser, and data that is chosen."""
+    """The examples that can be computed at once for these very numbers: a regularizer, and data that is chosen."""
     from coalmine.accounting import counterexamples, encoding
     from coalmine.records import Relation, Sampling
 
@@ -170,18 +171,18 @@ def _distrust(counter: dict[str, dict[str, Any]]) -> list[str]:
     """When the heuristic is not to be trusted, with the example that shows it."""
     if not counter:
         return [
-            "Do not trust it where the training has a regulariser (weight decay too), or where others may choose part "
+            "Do not trust it where the training has a regularizer (weight decay too), or where others may choose part "
             "of the data: 'coalmine counterexample' shows such cases."
         ]
     loss, chosen = counter["regularizer"], counter["adversarial_data"]
     option = "zeroing" if loss["regularizer"] == 1.0 else "regularizer"
-    leaks = f"a linear loss with regulariser λ = {loss['regularizer']:g} leaks {number(loss['epsilon'])}"
+    leaks = f"a linear loss with regularizer λ = {loss['regularizer']:g} leaks {number(loss['epsilon'])}"
     return [
-        "Do not trust it where the training has a regulariser, weight decay included: "
+        "Do not trust it where the training has a regularizer, weight decay included: "
         + (
             f"{leaks}, more than it says ('coalmine counterexample --example {option}')."
             if loss["refutes_heuristic"]
-            else f"here {leaks}, which it covers, but other regularisers leak up to what is proved (last-iterate-2024, "
+            else f"here {leaks}, which it covers, but other regularizers leak up to what is proved (last-iterate-2024, "
             "Section 4.3; adversary pathological-regularizer)."
         ),
         "Do not trust it where others may choose part of the data: data that writes every step into the final model "

@@ -1,8 +1,14 @@
-"""``coalmine adversaries``: who there is, what they may see and do."""
+"""``coalmine adversaries``: who there is, what they may see and do.
+
+Coalmine's own are listed from a file that comes with it, because loading them loads torch, which takes seconds. A test
+holds the file against the classes (``as_file``).
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json as _json
+from importlib import metadata, resources
 from typing import TYPE_CHECKING, Any
 
 from coalmine.cli._output import Json, print_facts, print_json, print_lines
@@ -10,19 +16,40 @@ from coalmine.cli._output import Json, print_facts, print_json, print_lines
 if TYPE_CHECKING:
     from coalmine.adversaries import Listed
 
+_FILE = resources.files("coalmine.cli") / "adversaries.json"
+_GROUP = "coalmine.adversaries"
+
 
 def adversaries(json: Json = False) -> None:
     """List the adversaries with their threat model (as Table I of nasr-2021), those of other packages too."""
-    from coalmine.adversaries import catalogue
-
-    entries = [_entry(listed) for listed in catalogue().values()]
+    entries = listed() if metadata.entry_points(group=_GROUP) else own()
     if json:
-        print_json(entries)
+        print_json({"adversaries": entries})
         return
     for one in entries:
         print_facts(one["name"], _facts(one))
         print_lines([""])
     print_lines(['An audit names them in its config file: [[adversary]] name = "clipbkd", copies = 4 (a line each).'])
+
+
+def own() -> list[dict[str, Any]]:
+    """Coalmine's own adversaries, from the file."""
+    import coalmine
+
+    found: list[dict[str, Any]] = _json.loads(_FILE.read_text(encoding="utf-8"))
+    return [{"name": one.pop("name"), "package": "coalmine", "version": coalmine.__version__, **one} for one in found]
+
+
+def listed() -> list[dict[str, Any]]:
+    """Every adversary, from its class; this loads torch."""
+    from coalmine.adversaries import catalogue
+
+    return [_entry(one) for one in catalogue().values()]
+
+
+def names() -> list[str]:
+    """The names of all adversaries, for the shell."""
+    return [one["name"] for one in own()] + sorted(metadata.entry_points(group=_GROUP).names)
 
 
 def _entry(listed: Listed) -> dict[str, Any]:
@@ -60,3 +87,10 @@ def _facts(one: dict[str, Any]) -> list[tuple[str, str]]:
 def _sees(view: str, access: str) -> str:
     """The view, and the paper's word for it where that says more."""
     return view if access == view else f"{view}: {access}"
+
+
+def as_file() -> str:
+    """What the file must hold, from the classes."""
+    mine = [one for one in listed() if one["package"] == "coalmine"]
+    kept = [{key: value for key, value in one.items() if key not in ("package", "version")} for one in mine]
+    return _json.dumps(kept, indent=1, ensure_ascii=False) + "\n"

@@ -9,20 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coalmine.cli._options import Accelerator, Address, Cpus, DeviceName, EngineName, Gpus, Memory, WorkerCount
-from coalmine.cli._output import Json, print_json, print_lines, print_table
+from coalmine.cli._options import (
+    Accelerator,
+    Address,
+    Cpus,
+    DeviceName,
+    EngineName,
+    Gpus,
+    Memory,
+    Preset,
+    WorkerCount,
+    beginning_with,
+)
+from coalmine.cli._output import Json, print_json, print_lines, print_table, print_verdict, working
+from coalmine.cli.adversaries import names as adversary_names
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from coalmine.auditing.config import AuditConfig, Execution
     from coalmine.auditing.results import AuditResult
+    from coalmine.records import LowerBound
 
 
 def audit(
     config: Annotated[
         Path | None, typer.Argument(help="What to audit, as TOML. Without it: the built-in example.")
     ] = None,
-    preset: Annotated[str | None, typer.Option(help="A setting that comes with Coalmine, instead of a file.")] = None,
+    preset: Preset = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Replace one value: training.noise_multiplier=2 (repeatable).")
     ] = None,
@@ -30,7 +43,8 @@ def audit(
         list[str] | None,
         typer.Option(
             help="Who attacks, instead of the config's: clipbkd, or with options "
-            "one-run-white-box:canaries=5000,runs=2 (repeatable)."
+            "one-run-white-box:canaries=5000,runs=2 (repeatable).",
+            autocompletion=beginning_with(adversary_names),
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(help="Trials for each adversary, both worlds together.")] = None,
@@ -168,7 +182,7 @@ def run_audit(
     each = 1.0 - (1.0 - section.confidence) / len(settings.adversary)  # all the bounds that are shown hold together
     with Watch(delta=section.delta, confidence=each, shown=not json and sys.stderr.isatty()) as watch:
         result = run(settings, store=store, execution=execution, watcher=watch, name=name, tags=tags)
-    return finish(result, json=json, report=report)
+    return finish(result, json=json, report=report, store=store)
 
 
 def run_own_training(
@@ -222,32 +236,33 @@ def run_own_training(
             execution=execution,
             watcher=watch,
         )
-    return finish(result, json=json, report=report)
+    return finish(result, json=json, report=report, store=store)
 
 
-def finish(result: AuditResult, *, json: bool, report: Path | None) -> int:
-    """Print the result, write the report, and give the exit code."""
+def finish(result: AuditResult, *, json: bool, report: Path | None, store: Path) -> int:
+    """Write the report, print the verdict, where all is kept and the result, and give the exit code."""
+    if report is not None:
+        with working("writing the report", shown=not json):
+            result.to_html(report)
     if json:
         print_json(result.to_dict())
     else:
-        show(result)
-    if report is not None:
-        result.to_html(report)
-        if not json:
-            print_lines([f"Report: {report}"])
+        show(result, where=([] if report is None else [f"Report: {report}"]) + [f"Store: {store}"])
     return result.verdict.outcome.exit_code
 
 
 _CHANGES = {"add_remove": "added or removed", "replace": "replaced"}
 
 
-def show(result: AuditResult) -> None:
-    """The verdict, then the table and the sentences of an audit."""
+def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
+    """The verdict, where report and store are, then the table and the sentences of an audit."""
     from coalmine import bounds
     from coalmine.report import words
 
     section, subject = result.config.audit, result.subject
-    print_lines([words.verdict(result), *(f"{name}: {text}" for name, text in words.headline(result)), ""])
+    print_verdict(words.verdict(result))
+    print_lines([*words.could_have_failed(result), *(f"{name}: {text}" for name, text in words.headline(result))])
+    print_lines([*where, ""])
     known = subject.details
     if subject.own:
         line = f"Your own training {known['train']}, scored by {known['score']}."
@@ -263,22 +278,29 @@ def show(result: AuditResult) -> None:
     assumed = result.strongest.assumed
     assumption = bounds.named(assumed.method).short if assumed else "assumed"
     print_table(
-        f"ε at δ = {section.delta:g} for one row {_CHANGES[result.strongest.bound.relation]}, from "
-        f"{words.trials(result)}; each column by itself holds at confidence {section.confidence:.4g}",
+        f"ε at δ = {words.small(section.delta)} for one row {_CHANGES[result.strongest.bound.relation]}, from "
+        f"{words.trials(result)}; each column by itself holds at {words.confidence(section.confidence)} confidence",
         ["adversary", "sees", "proved", assumption, "heuristic", "claim" if subject.own else "guarantee"],
         [
             [
                 one.label,
                 one.view.value.replace("_", " "),
-                f"≥ {words.down(one.bound.epsilon)}",
-                f"≥ {words.down(one.assumed.epsilon)}" if one.assumed else "-",
+                _at_least(one.bound),
+                _at_least(one.assumed) if one.assumed else "-",
                 f"≈ {words.near(result.heuristic.epsilon)}" if result.heuristic else "-",
                 f"≤ {words.up(result.promised)}",
             ]
-            for one in result.adversaries
+            for one in result.ranked
         ],
     )
     print_lines(sentences(result))
+
+
+def _at_least(bound: LowerBound) -> str:
+    """What is proved, in a cell of a table."""
+    from coalmine.report import words
+
+    return words.proved(bound).removeprefix("ε ").removesuffix(" proved")
 
 
 def sentences(result: AuditResult) -> list[str]:

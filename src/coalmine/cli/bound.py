@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import RelationName, SamplingName, relation_named
+from coalmine.cli._options import RelationName, SamplingName, beginning_with, relation_named
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from coalmine.bounds.thresholds import Rule
     from coalmine.records import Counts, DpSgd, Estimate, LowerBound, Scores
 
+_METHODS = ("clopper-pearson", "gdp", "dpsgd", "bayesian", "anytime", "one-run", "one-run-fdp")
 _RULES = "sup, ranks, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
 
 
@@ -28,6 +29,7 @@ def bound(
             "--method",
             help="clopper-pearson (assumes nothing; default), gdp, dpsgd, bayesian, anytime; with --one-run: one-run "
             "(default) or one-run-fdp.",
+            autocompletion=beginning_with(lambda: _METHODS),
         ),
     ] = None,
     false_positives: Annotated[
@@ -51,11 +53,13 @@ def bound(
     family: Annotated[
         str | None,
         typer.Option(
-            "--family", help="dpsgd: standard (default) or last-iterate; one-run-fdp: gdp (default) or epsilon-delta."
+            "--family",
+            help="dpsgd: standard (default) or last-iterate; one-run-fdp: gdp (default) or epsilon-delta.",
+            autocompletion=beginning_with(lambda: ("standard", "last-iterate", "gdp", "epsilon-delta")),
         ),
     ] = None,
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     one_run: Annotated[bool, typer.Option("--one-run", help="One training with many canaries.")] = False,
     canaries: Annotated[int | None, typer.Option("--canaries", help="One run: number of canaries.")] = None,
     guesses: Annotated[int | None, typer.Option("--guesses", help="One run: how many were guessed.")] = None,
@@ -236,8 +240,12 @@ def _show(found: LowerBound | Estimate) -> None:
     rows = [("epsilon (a guess)", number(found.epsilon))]
     if found.interval is not None and found.credibility is not None:
         low, high = found.interval
-        rows.append((f"{100 * found.credibility:g} % credible", f"{number(low)} to {number(high)}"))
-    rows += [("delta", f"{found.delta:g}"), ("method", found.method), ("neighbours", found.relation.value)]
+        rows.append((f"{100 * found.credibility:g}% credible", f"{number(low)} to {number(high)}"))
+    rows += [
+        ("delta", f"{found.delta:g}"),
+        ("method", found.method),
+        ("neighbours", found.relation.value.replace("_", "-")),
+    ]
     print_table("Estimate (proves nothing)", ("what", "value"), rows)
     print_lines(
         [
@@ -256,10 +264,13 @@ def _show_bound(found: LowerBound) -> None:
     rows = [
         ("epsilon is at least", proved),
         ("at delta", f"{found.delta:g}"),
-        ("confidence", f"{100 * found.confidence:g} %"),
+        ("confidence", f"{100 * found.confidence:g}%"),
         ("method", found.method.replace("_", "-")),
         ("threshold", found.threshold_rule),
-        ("neighbours", found.relation.value + (f", {found.copies} copies" if found.copies > 1 else "")),
+        (
+            "neighbours",
+            found.relation.value.replace("_", "-") + (f", {found.copies} copies" if found.copies > 1 else ""),
+        ),
     ]
     if found.counts is not None:
         counts = found.counts
@@ -277,8 +288,8 @@ def _show_bound(found: LowerBound) -> None:
     level = 1.0 - found.confidence
     lines = [
         (
-            f"Any claim of an epsilon below {proved} at delta = {found.delta:g} is refuted. If all that "
-            f"is assumed holds, a bound like this is too high in at most {100 * level:.3g} % of audits."
+            f"Any claim of an epsilon below {proved} at δ = {found.delta:g} is refuted. If all that "
+            f"is assumed holds, a bound like this is too high in at most {100 * level:.3g}% of audits."
             if found.epsilon > 0.0
             else "Nothing is refuted: these trials are consistent with no leakage at all. That is not a proof of "
             "privacy; a better attack or more trials may find more."

@@ -31,7 +31,7 @@ def calibrate(
         ),
     ] = "standard",
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     as_json: Json = False,
 ) -> None:
     """The smallest noise multiplier σ for which an analysis gives at most the wanted ε at δ."""
@@ -52,7 +52,7 @@ def calibrate(
         print_json({"noise_multiplier": found.noise_multiplier, "target": found.target, **statement})
         return
     print_table(
-        f"Smallest noise for epsilon ≤ {epsilon:g} at delta = {delta:g}, by the {analysis} analysis",
+        f"Smallest noise for epsilon ≤ {epsilon:g} at δ = {delta:g}, by the {analysis} analysis",
         ("noise multiplier", "epsilon it gives", "kind"),
         [(number(found.noise_multiplier, 6), f"{found.statement.epsilon:.7g}", statement["kind"])],
     )

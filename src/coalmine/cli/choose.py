@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coalmine import _validate
-from coalmine.cli._options import DEVICES
+from coalmine.cli._options import DEVICES, Preset, one_of
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
@@ -28,7 +28,7 @@ def choose(
     ] = None,
     advantage: Annotated[
         float | None,
-        typer.Option("--advantage", help="How much better than a coin it may guess, above 0 and below 1."),
+        typer.Option("--advantage", help="How much better than random guessing it may do, above 0 and below 1."),
     ] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="T: number of training steps (1).")] = None,
     sample_rate: Annotated[
@@ -38,14 +38,12 @@ def choose(
         Path | None,
         typer.Option("--config", help="An audit's TOML file: try the noise on its data and model, in a short sweep."),
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="The same with a setting that comes with Coalmine, such as default.")
-    ] = None,
+    preset: Preset = None,
     changes: Annotated[
         list[str] | None, typer.Option("--set", help="Replace one value of the config: section.key=value.")
     ] = None,
     trainings: Annotated[int, typer.Option(help="Trainings for each belief of the sweep.")] = 8,
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Where to train.", **one_of(*DEVICES))] = "cpu",
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw belief against accuracy into this file (svg, png or pdf, by its ending).")
@@ -133,12 +131,12 @@ def _show_sweep(found: Sweep) -> None:
         ("belief", "epsilon", "noise multiplier", "advantage", "accuracy", "standard error", ""),
         [
             (
-                f"{100 * point.belief:.4g} %",
+                f"{100 * point.belief:.4g}%",
                 number(point.epsilon),
                 number(point.noise_multiplier),
                 number(point.advantage),
-                f"{100 * point.accuracy:.1f} %",
-                f"{100 * point.standard_error:.2f} %",
+                f"{100 * point.accuracy:.1f}%",
+                f"{100 * point.standard_error:.2f}%",
                 "your choice" if point is found.chosen else "",
             )
             for point in found.points
@@ -146,7 +144,7 @@ def _show_sweep(found: Sweep) -> None:
     )
     print_lines(
         [
-            f"Without any noise the same training reaches {100 * found.without_noise:.1f} %.",
+            f"Without any noise the same training reaches {100 * found.without_noise:.1f}%.",
             "To audit this choice: coalmine audit with the same config, --set training.noise_multiplier="
             f"{found.chosen.noise_multiplier!r} and the adversary identifiability.",
         ]
@@ -171,9 +169,10 @@ def _show(choice: Choice) -> None:
     print_lines(
         [
             f"Epsilon = {choice.epsilon:.4f}: starting at even odds, an adversary becomes at most "
-            f"{100 * choice.belief:.2f} % sure that one person's record was used, rare outcomes aside.",
+            f"{100 * choice.belief:.2f}% sure that one person's record was used, rare outcomes aside.",
             f"The Gaussian mechanism with classical noise at this epsilon has an advantage of {choice.advantage:.4f}: "
-            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f} % of the time (a coin: 50 %).",
+            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f}% of the time (random guessing: "
+            "50%).",
             *(f"  - {note}" for note in choice.assumptions),
         ]
     )

@@ -25,13 +25,13 @@ def counterexample(
     delta: Annotated[float, typer.Option("--delta", help="δ, between 0 and 1.")],
     regularizer: Annotated[
         float | None,
-        typer.Option("--regularizer", help="λ: weight of the quadratic regulariser, 0 (none) to 1 (forget all); 0.5."),
+        typer.Option("--regularizer", help="λ: weight of the quadratic regularizer, 0 (none) to 1 (forget all); 0.5."),
     ] = None,
     example: Annotated[
         str,
         typer.Option(
             "--example",
-            help="regularizer (Section 4.2), zeroing (4.1: the regulariser with λ = 1), or data that writes the whole "
+            help="regularizer (Section 4.2), zeroing (4.1: the regularizer with λ = 1), or data that writes the whole "
             "training into the final model (4.4): linear, or one-bit as in the paper.",
         ),
     ] = "regularizer",
@@ -60,10 +60,10 @@ def counterexample(
 
 
 def _show_regularized(example: Counterexample, mechanism: DpSgd) -> None:
-    """The loss with a regulariser, and what it says of the heuristic."""
+    """The loss with a regularizer, and what it says of the heuristic."""
     shown = "this example leaks" if example.method == "exact" else "this example leaks at most"
     print_table(
-        f"Linear loss with regulariser λ = {example.regularizer:g}, at delta = {example.delta:g}",
+        f"Linear loss with regularizer λ = {example.regularizer:g}, at δ = {example.delta:g}",
         ("what", "epsilon"),
         [
             (shown, number(example.epsilon, 6)),
@@ -78,7 +78,7 @@ def _show_regularized(example: Counterexample, mechanism: DpSgd) -> None:
     elif example.refutes_heuristic:
         verdict = "Here the heuristic at this number of steps is too small: it is not a guarantee."
     else:
-        verdict = "Here the heuristic is not exceeded. Other regularisers or data may exceed it: it is not a guarantee."
+        verdict = "Here the heuristic is not exceeded. Other regularizers or data may exceed it: it is not a guarantee."
     print_lines([verdict])
 
 
@@ -86,7 +86,7 @@ def _show_encoded(found: Encoded) -> None:
     """The encoding, and what it says of the heuristic."""
     kept = "values" if found.threshold is None else f"bits, by a test at {found.threshold:g}"
     print_table(
-        f"Data that keeps every step in the final model ({kept}), at delta = {found.delta:g}",
+        f"Data that keeps every step in the final model ({kept}), at δ = {found.delta:g}",
         ("what", "epsilon"),
         [
             ("the final model leaks", number(found.epsilon, 6)),

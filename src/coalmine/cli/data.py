@@ -35,7 +35,7 @@ def _group(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-@app.command("list")
+@app.command("list", short_help="Every data set, where it is or how to get it.")
 def show(data_dir: DataDir = None, json: Json = False) -> None:
     """Every data set: its size, where it is or how to get it, its licence."""
     states = [data.status(name, data_dir=data_dir) for name in data.names()]
@@ -58,10 +58,10 @@ def show(data_dir: DataDir = None, json: Json = False) -> None:
         print_lines(["What is not here: 'coalmine data fetch NAME', or --data-dir FOLDER if you have the files."])
 
 
-app.command("neighbours")(neighbours)
+app.command("neighbours", short_help="The neighbour that differs most, or least.")(neighbours)
 
 
-@app.command()
+@app.command(short_help="Get a data set from its official source and check it.")
 def fetch(
     name: Annotated[str, typer.Argument(help="A name from 'coalmine data list'.")],
     data_dir: Annotated[
@@ -79,7 +79,7 @@ def fetch(
         print_lines([f"{name} is in {folder}, its checksums are right."])
 
 
-@app.command()
+@app.command(short_help="Check data sets on disk.")
 def verify(
     names: Annotated[list[str] | None, typer.Argument(help="Names from 'coalmine data list'. Default: all.")] = None,
     data_dir: DataDir = None,

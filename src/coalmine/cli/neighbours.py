@@ -7,19 +7,20 @@ from typing import Annotated
 
 import typer
 
-from coalmine.cli._options import relation_named
+from coalmine.cli._options import one_of, relation_named
 from coalmine.cli._output import Json, print_json, print_lines, print_table
 
 
 def neighbours(
     name: Annotated[str, typer.Argument(help="A name from 'coalmine data list'.")],
     relation: Annotated[
-        str, typer.Option(help="add_remove (a row is left out) or replace (a test row stands in its place).")
-    ] = "add_remove",
+        str,
+        typer.Option(help="A row is left out, or a test row stands in its place.", **one_of("add-remove", "replace")),
+    ] = "add-remove",
     dissimilarity: Annotated[
         str | None, typer.Option(help="ssim, euclidean, manhattan, hamming or cosine. Default: what fits the data.")
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="Of the data only this many rows.")] = None,
+    rows: Annotated[int | None, typer.Option(help="Use only the first N rows.")] = None,
     count: Annotated[int, typer.Option(help="How many of the most and of the least dissimilar.")] = 3,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with data files.")] = None,
     json: Json = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import SamplingName, underscored
+from coalmine.cli._options import CANARIES, Preset, SamplingName, beginning_with, one_of, underscored
 from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
@@ -20,25 +20,31 @@ if TYPE_CHECKING:
     from coalmine.one_run.game import Played, Price
     from coalmine.records import Claim
 
-one_run = typer.Typer(help="An audit that costs one training: many canaries, a fair coin for each.")
+one_run = typer.Typer(help="An audit that costs one training, with many canaries.")
 
-_KINDS = "mislabeled, blank, extreme, low-variance, random-tokens, new-tokens, dirac, random-directions"
+_KINDS = ", ".join(CANARIES)
 
 Confidence = Annotated[float, typer.Option("--confidence", help="Between 0 and 1.")]
 Aim = Annotated[
     str,
-    typer.Option("--aim", help="Guesses that refute the smallest excess (refute) or prove the largest ε (bound)."),
+    typer.Option(
+        "--aim", help="Guesses that refute the smallest excess, or prove the largest ε.", **one_of("refute", "bound")
+    ),
 ]
 Method = Annotated[
-    str | None, typer.Option("--method", help="one-run or one-run-fdp; the better one for the claim if left out.")
+    str | None,
+    typer.Option("--method", help="The better one for the claim if left out.", **one_of("one-run", "one-run-fdp")),
 ]
 GuessIn = Annotated[int | None, typer.Option("--guess-in", help="Highest scores guessed IN; chosen if left out.")]
 GuessOut = Annotated[int | None, typer.Option("--guess-out", help="Lowest scores guessed OUT; chosen if left out.")]
 
 
-@one_run.command("prepare")
+@one_run.command("prepare", short_help="Write canaries, and their coins under seal.")
 def prepare(
-    kind: Annotated[str, typer.Option("--kind", help=f"What canaries are: {_KINDS}.")],
+    kind: Annotated[
+        str,
+        typer.Option("--kind", help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES)),
+    ],
     canaries: Annotated[int, typer.Option("--canaries", help="m: canaries in each run.")],
     out: Annotated[Path, typer.Option("--out", help="A new folder for all files.")],
     delta: Annotated[float, typer.Option("--delta", help="δ of the claim, between 0 and 1.")],
@@ -68,7 +74,9 @@ def prepare(
     attack_epsilon: Annotated[
         float | None, typer.Option("--attack-epsilon", help="What the attack is expected to be worth: ε at δ.")
     ] = None,
-    form: Annotated[str | None, typer.Option("--form", help="npz, csv or jsonl; by the kind if left out.")] = None,
+    form: Annotated[
+        str | None, typer.Option("--form", help="By the kind if left out.", **one_of("npz", "csv", "jsonl"))
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Public: which canaries. Never decides a coin.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -155,9 +163,12 @@ def judge(
 @one_run.command("play")
 def play(
     config: Annotated[Path | None, typer.Option("--config", help="What is trained, as for audit; TOML.")] = None,
-    preset: Annotated[str | None, typer.Option("--preset", help="A setting that comes with Coalmine.")] = None,
+    preset: Preset = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Replace one value: section.key=value.")] = None,
-    kind: Annotated[str, typer.Option("--kind", help=f"What canaries are: {_KINDS}.")] = "dirac",
+    kind: Annotated[
+        str,
+        typer.Option("--kind", help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES)),
+    ] = "dirac",
     canaries: Annotated[int, typer.Option("--canaries", help="m: canaries in each run.")] = 1000,
     per_coordinate: Annotated[int, typer.Option("--per-coordinate", help="dirac: canaries to a parameter.")] = 1,
     support: Annotated[int, typer.Option("--support", help="random-directions: parameters in each.")] = 64,
@@ -186,7 +197,7 @@ def play(
     seed: Annotated[
         int | None, typer.Option("--seed", help="For a game that can be repeated; else fresh coins.")
     ] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu or cuda.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="Where to train.", **one_of("cpu", "cuda"))] = "cpu",
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
@@ -398,10 +409,10 @@ def _write_page(path: Path, tree: dict[str, Any]) -> None:
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     """A table of bounds, and sentences."""
     verdict, claim = result.verdict, result.design.claim
-    print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g} %)"])
+    print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g}%)"])
     print_lines(f"- {reason}" for reason in verdict.reasons)
     print_table(
-        f"Proved by one run at delta = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g} %",
+        f"Proved by one run at δ = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g}%",
         ("method", "epsilon is at least", "ceiling", "decides"),
         [
             (
@@ -467,7 +478,7 @@ def show_plan(
         return
     words = "the best attack there is" if attack_epsilon is None else f"an attack worth {attack_epsilon:g}"
     print_table(
-        f"What one run proves at delta = {claim.delta:g}, confidence {100 * confidence:g} %, by {words}",
+        f"What one run proves at δ = {claim.delta:g}, confidence {100 * confidence:g}%, by {words}",
         (
             "canaries",
             "guesses IN / OUT",
@@ -493,7 +504,7 @@ def show_plan(
     enough = "more than 200,000" if least is None else str(least)
     print_lines(
         [
-            f"Half the claimed noise is refuted in 80 % of audits by {enough} canaries.",
+            f"Half the claimed noise is refuted in 80% of audits by {enough} canaries.",
             "Computed for canaries that do not disturb each other; a real attack proves less."
             + ("" if priced else " With --config or --preset: what they cost in accuracy."),
         ]

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import RelationName, SamplingName, relation_named, underscored
+from coalmine.cli._options import (
+    CANARIES,
+    Preset,
+    RelationName,
+    SamplingName,
+    beginning_with,
+    one_of,
+    relation_named,
+    underscored,
+)
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
@@ -30,15 +39,20 @@ def plan(
     method: Annotated[
         str | None,
         typer.Option(
-            "--method", help="clopper-pearson, gdp, dpsgd, one-run or one-run-fdp; all that apply if left out."
+            "--method",
+            help="All that apply if left out.",
+            **one_of("clopper-pearson", "gdp", "dpsgd", "one-run", "one-run-fdp"),
         ),
     ] = None,
     copies: Annotated[int, typer.Option("--copies", help="k: in how many rows the worlds differ.")] = 1,
     sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q, for the method dpsgd.")] = None,
     steps: Annotated[int | None, typer.Option("--steps", help="T, for the method dpsgd.")] = None,
-    family: Annotated[str | None, typer.Option("--family", help="dpsgd: standard (default) or last-iterate.")] = None,
+    family: Annotated[
+        str | None,
+        typer.Option("--family", help="For dpsgd: standard is the default.", **one_of("standard", "last-iterate")),
+    ] = None,
     sampling: SamplingName = "poisson",
-    relation: RelationName = "add_remove",
+    relation: RelationName = "add-remove",
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One training: what m canaries prove and refute; see --canaries.")
     ] = False,
@@ -47,8 +61,15 @@ def plan(
         Path | None,
         typer.Option("--config", help="With --one-run: train this for each m, for what it costs in accuracy."),
     ] = None,
-    preset: Annotated[str | None, typer.Option("--preset", help="Instead of --config: one of Coalmine's.")] = None,
-    kind: Annotated[str, typer.Option("--kind", help="With --config or --preset: what canaries are.")] = "dirac",
+    preset: Preset = None,
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind",
+            help="With --config or --preset: what canaries are.",
+            autocompletion=beginning_with(lambda: CANARIES),
+        ),
+    ] = "dirac",
     data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -172,7 +193,7 @@ def _show(plans: list[Plan]) -> None:
     first = plans[0]
     rows = []
     for each in plans:
-        unit = "canaries" if named(each.method).evidence is Evidence.ONE_RUN else "a world"
+        unit = "canaries" if named(each.method).evidence is Evidence.ONE_RUN else "per world"
         needed = f"{each.trials} {unit}" if each.trials is not None else f"more than {each.most} {unit}"
         top = number(each.ceiling, 2) if each.ceiling is not None else "–"
         rows.append((each.method.replace("_", "-"), each.threshold_rule, needed, top))
@@ -183,13 +204,13 @@ def _show(plans: list[Plan]) -> None:
             "what it is worth with --attack-epsilon."
         )
     else:
-        attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g} % of the time"
+        attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g}% of the time"
         meaning = (
             f"With that many trials an attack whose scores are two Gaussians worth epsilon = {first.attack_epsilon:g} "
-            f"refutes the claim in about {100 * first.power:g} % of audits."
+            f"refutes the claim in about {100 * first.power:g}% of audits."
         )
     print_table(
-        f"Trials to refute epsilon = {first.claim:g} at delta = {first.delta:g}, confidence {100 * first.confidence:g} "
+        f"Trials to refute epsilon = {first.claim:g} at δ = {first.delta:g}, confidence {100 * first.confidence:g} "
         f"%, by {attack}",
         ("method", "threshold", "trials needed", "ceiling"),
         rows,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,28 +13,46 @@ from coalmine.cli._options import Address, DeviceName, EngineName, WorkerCount
 from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
+if TYPE_CHECKING:
+    from coalmine.store import Store
+    from coalmine.store.listing import AuditEntry
+
 runs = typer.Typer(help="List, show, resume or remove the runs in a store.", no_args_is_help=False)
 
 StorePath = Annotated[Path, typer.Option("--store", help="Where trials are kept.")]
 RunName = Annotated[str, typer.Argument(help="The first characters of the run's fingerprint.")]
 
 
-def _summary(run: Any) -> dict[str, Any]:
+def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
+    """What is said of a run; ``entry`` is the last audit that it belongs to."""
     identity, attack = _part(run.description, "identity"), _part(run.description, "attack")
     adversary = {"name": attack.get("name"), **_part(attack, "options")} if attack else _part(identity, "adversary")
+    train = _part(identity, "train").get("function")
+    ended = (entry.conclusion if entry else None) or {}
     return {
         "run": run.fingerprint,
-        "adversary": adversary,
+        "audit": entry.fingerprint if entry else None,
+        "name": entry.name if entry else "",
+        "adversary": adversary if train is None else {**adversary, "train": train},
         "control": attack.get("control", 1.0) != 1.0,
         "data": _part(identity, "data").get("name"),
         "trials": run.trials,
         "wanted": run.wanted,
         "failed_trials": run.failed_trials,
         "failed_blocks": run.failed_blocks,
+        "epsilon_lower": _part(ended, "runs").get(run.fingerprint),
+        "verdict": ended.get("outcome"),
         "seconds": run.elapsed,
         "devices": list(run.devices),
         "created": _when(run.created),
     }
+
+
+def _entries(store: Store) -> dict[str, AuditEntry]:
+    """The last audit used of every run."""
+    from coalmine.store.listing import audits
+
+    return {run: entry for entry in reversed(audits(store)) for run in entry.members}
 
 
 def _part(description: Mapping[str, Any], key: str) -> dict[str, Any]:
@@ -57,36 +75,59 @@ def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
     from coalmine.store import Store
 
     with Store.open(store, create=False, read_only=True) as opened:
-        found = [_summary(run) for run in opened.runs()]
+        entries = _entries(opened)
+        found = [_summary(run, entries.get(run.fingerprint)) for run in opened.runs()]
     if json:
-        print_json(found)
+        print_json({"runs": found})
         return
     if not found:
         print_lines([f"No runs in {store} yet: coalmine audit makes some."])
         return
     print_table(
         f"Runs in {store}",
-        ["run", "adversary", "trials", "training", "first stored (UTC)"],
+        ["run", "adversary", "trials", "proved ε", "verdict", "stored (UTC)"],
         [
             [
                 one["run"][:12],
                 f"{_who(one)} on {one['data']}",
-                f"{one['trials']} of {one['wanted']}"
-                + (f"\n{one['failed_trials']} failed" if one["failed_trials"] else ""),
-                f"{one['seconds']:.1f} s",
-                one["created"][:16].replace("T", " "),
+                _counted(one),
+                _proved(one),
+                "control" if one["control"] else str(one["verdict"] or "-"),
+                one["created"][:10],
             ]
             for one in found
         ],
     )
+    if any(one["verdict"] is None and not one["control"] for one in found):
+        print_lines(["-: not judged yet. coalmine report RUN judges what is there, coalmine runs resume RUN plays on."])
+
+
+def _counted(summary: dict[str, Any]) -> str:
+    """How many trials there are."""
+    done = f"{summary['trials']:,}"
+    if summary["trials"] != summary["wanted"]:
+        done += f" of {summary['wanted']:,}"
+    return done + (f"\n{summary['failed_trials']:,} failed" if summary["failed_trials"] else "")
+
+
+def _proved(summary: dict[str, Any]) -> str:
+    """The ε that the run proved, in the audit that used it last."""
+    from coalmine.report.words import down
+
+    found = summary["epsilon_lower"]
+    if not isinstance(found, float):
+        return "-"
+    return f"≥ {down(found)}" if found > 0.0 else "nothing"
 
 
 def _who(summary: dict[str, Any]) -> str:
-    """The adversary of a run with its options."""
+    """The adversary of a run with its options; for a training of the user's own, its function."""
     options = dict(summary["adversary"])
     name = options.pop("name", "?")
     words = ", ".join(f"{key}={value}" for key, value in options.items())
     label = f"{name} ({words})" if words else str(name)
+    if "train" in summary["adversary"]:
+        label = str(summary["adversary"]["train"])
     return f"control: {label}" if summary["control"] else label
 
 
@@ -98,8 +139,9 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
     with Store.open(store, create=False, read_only=True) as opened:
         found = opened.run(run)
         failures = opened.failures(found.fingerprint)
+        entry = _entries(opened).get(found.fingerprint)
     payload = {
-        **_summary(found),
+        **_summary(found, entry),
         "identity": _part(found.description, "identity"),
         "versions": [{"versions": dict(versions), "blocks": blocks} for versions, blocks in found.made]
         or [{"versions": _part(found.description, "versions"), "blocks": found.blocks}],
@@ -109,24 +151,47 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
         print_json(payload)
         return
     facts = [
-        ("adversary", _who(payload)),
-        ("trials", f"{payload['trials']} of {payload['wanted']}, {payload['failed_trials']} failed"),
-        ("failed blocks", str(payload["failed_blocks"])),
-        ("training time", f"{payload['seconds']:.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
-        ("first stored", f"{payload['created']}"),
-        *(("versions", f"{_pairs(one['versions'])} ({one['blocks']} blocks)") for one in payload["versions"]),
+        ("adversary", f"{_who(payload)} on {payload['data']}"),
+        ("trials", f"{payload['trials']:,} of {payload['wanted']:,}, {payload['failed_trials']:,} failed"),
+        ("proved ε", _proved(payload)),
+        ("verdict", str(payload["verdict"] or "not judged yet")),
+        ("audit", f"{str(payload['audit'] or 'none')[:12]} {payload['name']}".strip()),
+        ("training time", f"{payload['seconds']:,.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
+        ("first stored", f"{payload['created'][:19].replace('T', ' ')} UTC"),
+        *([("failed blocks", f"{payload['failed_blocks']:,}")] if payload["failed_blocks"] else []),
+        *(("versions", f"{_pairs(one['versions'])} ({one['blocks']:,} blocks)") for one in payload["versions"]),
     ]
-    for key, value in payload["identity"].items():
-        if key != "adversary":
-            facts.append((key, _pairs(value) if isinstance(value, dict) else str(value)))
     print_facts(f"Run {found.fingerprint}", facts)
+    print_lines(["", "What shapes its scores:"])
+    parts = {key: value for key, value in payload["identity"].items() if key != "adversary"}
+    for key, value in parts.items():
+        if isinstance(value, dict):
+            print_facts(key, _flat(value))
+    single = {key: value for key, value in parts.items() if not isinstance(value, dict)}
+    if single:
+        print_facts("also", _flat(single))
     print_lines([f"block {one.block}, trial {one.trial}: {one.reason}" for one in failures[:20]])
     if len(failures) > 20:
-        print_lines([f"... and {len(failures) - 20} more (see --json)."])
+        print_lines([f"... and {len(failures) - 20:,} more (see --json)."])
 
 
 def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in values.items() if value is not None)
+
+
+def _flat(value: Any, *, under: str = "") -> list[tuple[str, str]]:
+    """Nested values as lines, a name each; a long hash is cut to the characters that tell it apart.
+
+    >>> _flat({"optimizer": {"momentum": 0.5}, "content": "ab" * 32})
+    [('optimizer momentum', '0.5'), ('content', 'abababababab')]
+    """
+    if isinstance(value, dict):
+        return [line for key, item in value.items() for line in _flat(item, under=f"{under} {key}".strip())]
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return [(under, "; ".join(_pairs(item) if isinstance(item, dict) else str(item) for item in value))]
+    texts = [str(item) for item in value] if isinstance(value, list) else [str(value)]
+    shown = [text[:12] if len(text) == 64 and text.isalnum() else text for text in texts]
+    return [(under, ", ".join(shown))] if value is not None else []
 
 
 @runs.command()

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coalmine.cli._options import Accelerator, Address, Cpus, DeviceName, EngineName, Gpus, Memory, WorkerCount
+from coalmine.cli._options import (
+    Accelerator,
+    Address,
+    Cpus,
+    DeviceName,
+    EngineName,
+    Gpus,
+    Memory,
+    WorkerCount,
+    beginning_with,
+    one_of,
+)
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
@@ -18,8 +29,20 @@ if TYPE_CHECKING:
 
 study = typer.Typer(help="Measure a paper's tables and figures again, cell by cell.")
 
-Name = Annotated[str, typer.Argument(help="The study, such as jagielski-2020/table-2.")]
-ScaleName = Annotated[str, typer.Option("--scale", help="quick (a few cells, minutes) or paper (all of it).")]
+
+def _names() -> Iterable[str]:
+    from coalmine.studies import names
+
+    return names()
+
+
+Name = Annotated[
+    str,
+    typer.Argument(help="The study, such as jagielski-2020/table-2.", autocompletion=beginning_with(_names)),
+]
+ScaleName = Annotated[
+    str, typer.Option("--scale", help="A few cells in minutes, or all of the paper's.", **one_of("quick", "paper"))
+]
 CellName = Annotated[str | None, typer.Option("--cell", help="One cell alone, by its name.")]
 
 
@@ -31,10 +54,12 @@ def list_(json: Json = False) -> None:
     studies = [find(name) for name in names()]
     if json:
         print_json(
-            [
-                {"study": one.name, "title": one.title, "cells": len(one.cells), "citation": one.citation}
-                for one in studies
-            ]
+            {
+                "studies": [
+                    {"study": one.name, "title": one.title, "cells": len(one.cells), "citation": one.citation}
+                    for one in studies
+                ]
+            }
         )
         return
     print_table("Studies", ["study", "cells", "title"], [[one.name, str(len(one.cells)), one.title] for one in studies])
@@ -48,14 +73,14 @@ def show(name: Name, json: Json = False) -> None:
     found = find(name)
     cells = [{"cell": cell.name, "published": cell.published} for cell in found.cells]
     if json:
-        print_json(cells)
+        print_json({"study": found.name, "cells": cells})
         return
     rows = [[str(one["cell"]), "-" if one["published"] is None else f"{one['published']:g}"] for one in cells]
     print_table(found.title, ["cell", "published"], rows)
     print_lines([found.citation, *found.notes])
 
 
-@study.command()
+@study.command(short_help="Play what is missing; our values beside the published.")
 def run(
     name: Name,
     scale: ScaleName = "quick",
@@ -124,7 +149,7 @@ def run(
         print_lines([f"Trained {len(cells)} cells of {found.name} into {store}."])
         return 0
     if json:
-        print_json([result.to_dict() for result in results])
+        print_json({"study": name, "results": [result.to_dict() for result in results]})
     else:
         show_results(found, results, explained=find_measure(found.measure).columns)
     if target is not None:

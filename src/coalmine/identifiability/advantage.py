@@ -1,7 +1,7 @@
-"""Membership advantage ρα: how much better than a coin an adversary tells the two worlds apart (bernau-2021, 4.3).
+"""Membership advantage ρα: how much better than random guessing the worlds are told apart (bernau-2021, 4.3).
 
 Advantage = 2·Pr[right guess] − 1 at even odds = total variation distance = true-positive rate − false-positive rate at
-best. 0 is a coin toss, 1 is certainty.
+best. 0 is random guessing, 1 is certainty.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def right_log_odds(scores: Scores) -> NDArray[np.float64]:
 
 
 def wins(scores: Scores, *, confidence: float = 0.99) -> Share:
-    """How often the right world got the larger belief; equal beliefs are a coin toss and count half.
+    """How often the right world got the larger belief; equal beliefs are random guesses and count half.
 
     >>> wins(Scores([-2.0, 1.0], [0.5, 0.0])).value
     0.625

@@ -161,7 +161,14 @@ def audit_function(
     record = AuditRecord(
         config=settings,
         subject=Subject(
-            name=settings.train, own=True, details={"train": settings.train, "score": settings.score, **_claimed(said)}
+            name=settings.train,
+            own=True,
+            details={
+                "train": settings.train,
+                "score": settings.score,
+                **({} if control is None else {"control": title(control, texts=messages)}),
+                **_claimed(said),
+            },
         ),
         claim=said,
         members=(games[0].member(section.trials, control=twin),),

@@ -43,7 +43,13 @@ class Forecast:
 
 
 def forecast(
-    claim: Claim, *, canaries: int, confidence: float = 0.95, aim: str = "refute", attack: float | None = None
+    claim: Claim,
+    *,
+    canaries: int,
+    confidence: float = 0.95,
+    aim: str = "refute",
+    attack: float | None = None,
+    choice: guesses.Choice | None = None,
 ) -> Forecast:
     """What m canaries are expected to prove about this claim, and what they could refute.
 
@@ -53,6 +59,7 @@ def forecast(
         confidence: Between 0 and 1.
         aim: As in :func:`~coalmine.one_run.guesses.choose`.
         attack: As there: μ of the attack that is expected; the best there is if left out.
+        choice: What is guessed, where that is fixed already.
 
     Returns:
         The forecast; computed for canaries that do not disturb each other, so an upper estimate.
@@ -61,7 +68,8 @@ def forecast(
     >>> round(found.expected, 2), found.half < 0.2
     (0.19, True)
     """
-    choice = guesses.choose(claim, canaries=canaries, confidence=confidence, aim=aim, attack=attack)
+    if choice is None:
+        choice = guesses.choose(claim, canaries=canaries, confidence=confidence, aim=aim, attack=attack)
     return _forecast(claim, canaries, choice, confidence, attack)
 
 

@@ -22,6 +22,23 @@ if TYPE_CHECKING:
 
 INK, QUIET, PALE = "#1a1a1a", "#595959", "#d4d4d4"
 PROVED, PROMISED, SECOND = "#0b4f8a", "#e69f00", "#f3cf86"
+COLORS = {
+    INK: "ink",
+    QUIET: "quiet",
+    PALE: "line",
+    PROVED: "blue",
+    PROMISED: "orange",
+    SECOND: "pale-orange",
+    "#c77f00": "dark-orange",
+    "#c9d9ea": "pale-blue",
+    "#7fa3c7": "soft-blue",
+    "#e6e6e6": "grid",
+    "#9b2c00": "warn",
+    "#fdf0ea": "refuted",
+    "#ffffff": "paper",
+    "white": "paper",
+}
+"""The colors of all figures, and the names under which the page's style sheet has a light and a dark form of them."""
 FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 NARROW, WIDE = 340, 860
 """Widths in pixels: one fits a phone and a third of a screen, the other a page."""
@@ -29,25 +46,25 @@ NARROW, WIDE = 340, 860
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figure:
-    """A chart with a name for files, a title that says what it shows, and a caption for a reader in a hurry."""
+    """A chart with a name for files, a title that says what it shows, and a caption for a reader in a hurry.
+
+    ``caption`` says how to read every figure of this kind, so a page prints it once; ``note`` is about this one alone.
+    """
 
     name: str
     title: str
     caption: str
     chart: Any
+    note: str = ""
 
 
 def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     """Theory, evidence and meaning as one picture: every ε on one axis, with the belief it allows above it."""
     rows, marks, labels = _rows(result)
-    longest = max([*(row["to"] for row in rows), 0.5])
-    # A mark far outside would squeeze the bars; its number stands in the words below the bar anyway.
-    marks = [mark for mark in marks if mark["epsilon"] <= 2.0 * longest]
-    domain = [0.0, 1.08 * max([longest, *(mark["epsilon"] for mark in marks)])]
+    end = _end_of_axis([row["to"] for row in rows])
     title = _overview_title(result)
-    order = [label["row"] for label in labels]
-    y = alt.Y("row:N", sort=order, axis=None)
-    scale = alt.Scale(domain=domain, nice=False, zero=True)
+    y = alt.Y("row:N", sort=[label["row"] for label in labels], axis=None)
+    scale = alt.Scale(domain=[0.0, end], nice=False, zero=True)
     ticks = 5 if width < 600 else 10
     x = alt.X(
         "from:Q",
@@ -56,16 +73,10 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
             title="privacy loss ε (no unit; smaller is more private)", tickCount=ticks, grid=True, orient="bottom"
         ),
     )
-    kinds = [kind for kind in ("guarantee", "claim", "heuristic", "proved") if any(row["kind"] == kind for row in rows)]
-    fills = {"guarantee": PROMISED, "claim": SECOND, "heuristic": "#ffffff", "proved": PROVED}
-    meanings = {
-        "guarantee": "guaranteed: never more",
-        "claim": "claimed: put to the test",
-        "heuristic": "heuristic estimate, not a bound",
-        "proved": "proved by attack: at least this much",
-    }
+    kinds = [kind for kind in _MEANINGS if any(row["kind"] == kind for row in rows)]
+    meanings = [_MEANINGS[kind] for kind in kinds]
     bars = (
-        alt.Chart(_values(rows))
+        alt.Chart(_values([{**row, "to": min(row["to"], end), "what": _MEANINGS[row["kind"]]} for row in rows]))
         .mark_bar(height=13, stroke=INK, strokeWidth=1)
         .encode(
             x=x,
@@ -73,18 +84,17 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
             y=y,
             color=alt.Color(
                 "what:N",
-                scale=alt.Scale(domain=[meanings[k] for k in kinds], range=[fills[k] for k in kinds]),
+                scale=alt.Scale(domain=meanings, range=[_FILLS[kind] for kind in kinds]),
                 legend=alt.Legend(title=None, orient="bottom", columns=1 if width < 600 else 4, symbolType="square"),
             ),
         )
     )
-    for row in rows:
-        row["what"] = meanings[row["kind"]]
     layers: list[Any] = [bars]
+    inside = [mark for mark in marks if mark["epsilon"] <= end]
     if marks:
         shapes = {mark["what"]: "M0,-1V1" if mark["what"] == _CEILING else "circle" for mark in marks}
         layers.append(
-            alt.Chart(_values(marks))
+            alt.Chart(_values(inside))
             .mark_point(size=150, filled=False, stroke=INK, strokeWidth=2, opacity=1)
             .encode(
                 x=alt.X("epsilon:Q", scale=scale, axis=None),
@@ -96,6 +106,8 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
                 ),
             )
         )
+    far = _beyond([*marks, *({"row": row["row"], "epsilon": row["to"]} for row in rows)], end, y=y, scale=scale)
+    layers += far
     room = width - 16
     words_above = alt.Chart(_values(labels)).mark_text(
         align="left", baseline="bottom", dy=-10, dx=1, font=FONT, fontSize=12, fontWeight="bold", color=INK, limit=room
@@ -107,17 +119,56 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
         words_above.encode(x=alt.X("zero:Q", scale=scale, axis=_belief_axis(ticks)), y=y, text="name:N"),
         words_below.encode(x=alt.X("zero:Q", scale=scale, axis=None), y=y, text="note:N"),
     ]
-    chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=62 * len(labels))
+    chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=56 * len(labels))
     caption = (
-        "Each bar is one statement about ε for one row of the data, at "
-        f"δ = {words.small(result.config.audit.delta)}. Theory says how large ε can be at most; the attacks prove how "
-        f"large it is at least. {_reading(result)} The scale on top translates ε into how sure someone who starts at "
-        "50% may become about one person's row."
+        f"Each bar is one statement about ε for one row of the data, at δ = {words.small(result.config.audit.delta)}. "
+        f"{_reading(result)} The scale on top translates ε into how sure an attacker who starts at 50% may become "
+        f"about one person's row.{' A value beyond the axis stands at its edge.' if far else ''}"
     )
     return Figure(name="overview", title=title, caption=caption, chart=finished(chart, title, width))
 
 
-_CEILING = "the most these trials could have proved"
+_MEANINGS = {
+    "guarantee": "guaranteed: never more",
+    "claim": "claimed: put to the test",
+    "heuristic": "heuristic estimate, not a bound",
+    "proved": "proved by attack: at least this much",
+}
+_FILLS = {"guarantee": PROMISED, "claim": SECOND, "heuristic": "#ffffff", "proved": PROVED}
+_FAR = 6.0
+"""A bar this many times as long as the next one would squeeze all others: it is cut off, and its value written."""
+
+
+def _end_of_axis(lengths: list[float]) -> float:
+    """Where the axis of the overview ends.
+
+    >>> round(_end_of_axis([4.0, 0.5]), 2), _end_of_axis([3600.0, 1.0, 0.2])
+    (4.32, 2.0)
+    """
+    longest, *rest = sorted([*lengths, 0.5], reverse=True)
+    following = max([*rest, 0.5])
+    return 2.0 * following if longest > _FAR * max(following, 1.0) else 1.08 * longest
+
+
+def _beyond(marks: list[dict[str, Any]], end: float, *, y: alt.Y, scale: alt.Scale) -> list[Any]:
+    """Arrows at the edge of the axis, with the values, for what lies beyond it."""
+    far: dict[str, list[float]] = {}
+    for mark in marks:
+        if mark["epsilon"] > end:
+            far.setdefault(mark["row"], []).append(mark["epsilon"])
+    if not far:
+        return []
+    rows = [
+        {"row": row, "epsilon": end, "text": f"{', '.join(words.down(one) for one in sorted(values))} ▸"}
+        for row, values in far.items()
+    ]
+    text = alt.Chart(_values(rows)).mark_text(
+        align="right", baseline="bottom", dy=-10, dx=-1, font=FONT, fontSize=11, fontWeight="bold", color=INK
+    )
+    return [text.encode(x=alt.X("epsilon:Q", scale=scale, axis=None), y=y, text="text:N")]
+
+
+_CEILING = "ceiling: the most these trials could prove"
 
 
 def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
@@ -152,21 +203,19 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
     lines = alt.Chart(_values(steps)).mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=color)
     layers: list[Any] = [filled, lines]
     threshold = one.bound.details.get("threshold")
-    if isinstance(threshold, float) and math.isfinite(threshold):
+    if one.bound.epsilon > 0.0 and isinstance(threshold, float) and math.isfinite(threshold):
         layers.append(
             alt.Chart(_values([{"at": threshold}])).mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5).encode(x=x)
         )
     caption = (
-        f"Every {plays.removesuffix('s')} ends in one score; a larger score speaks for world 1. Where the orange and "
-        "the blue outline lie on each other, the attack learns nothing. The dashed line is the threshold used for the "
-        "bound: a score above it is taken for world 1."
+        f"Every {plays.removesuffix('s')} ends in one score; a larger score speaks for world 1. Where the outlines lie "
+        "on each other, the attack learns nothing."
     )
-    if any(one.failed):
-        caption += f" {sum(one.failed)} {plays} failed and stand at the far left."
     return Figure(
         name=f"scores-{slug(one)}",
         title=title,
         caption=caption,
+        note=f"{sum(one.failed):,} {plays} failed and stand at the far left." if any(one.failed) else "",
         chart=finished(
             alt.layer(*layers).properties(width=width, height=230),
             title,
@@ -177,7 +226,7 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
 
 
 def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) -> Figure:
-    """False alarms against misses: what the attack reached, how sure that is, and what the guarantee allows."""
+    """False alarms against misses: what the attack reached, how sure that is, and the lowest rates permitted."""
     rows = series.trade_off(series.scores_of(one), confidence=one.bound.confidence)
     limits = series.promised(result, one)
     x = alt.X("alarm:Q", title=f"false alarms (share of world-0 {words.plays(one)})", scale=_UNIT, axis=_percent())
@@ -224,7 +273,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
         )
         for kind in kinds
     ]
-    counts = one.bound.counts
+    counts = one.bound.counts if one.bound.epsilon > 0.0 else None
     if counts is not None:
         layers.append(
             alt.Chart(_values([{"alarm": counts.false_positive_rate, "miss": counts.false_negative_rate}]))
@@ -234,19 +283,16 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     sure = words.confidence(one.bound.confidence)
     title = f"The errors that {one.label} makes, against the fewest that privacy allows"
     caption = (
-        "Each point on the blue line is a way to guess: how often it raises a false alarm, and how often it misses. "
-        f"Further down and left is a better attack. The pale band holds the whole true line at {sure} confidence (a "
-        "Dvoretzky–Kiefer–Wolfowitz band). If the band lay wholly below the line of the lowest error rates permitted "
-        "somewhere, the promise would be broken."
+        "Each point on the blue line is a threshold: how often it raises a false alarm, and how often it misses. "
+        "Further down and left is a better attack. Where the band (Dvoretzky–Kiefer–Wolfowitz) lay wholly below the "
+        "lowest error rates permitted, the promise would be broken. A diamond is the threshold used for the bound."
     )
-    if one.bound.copies > 1:
-        caption += f" The promise is drawn for worlds that differ in {one.bound.copies} rows."
-    if counts is not None:
-        caption += " The diamond is the threshold used for the bound."
+    rows_apart = one.bound.copies
     return Figure(
         name=f"tradeoff-{slug(one)}",
         title=title,
         caption=caption,
+        note=f"The promise is drawn for worlds that differ in {rows_apart} rows." if rows_apart > 1 else "",
         chart=finished(
             alt.layer(*layers).properties(width=width, height=width - 60),
             title,
@@ -294,10 +340,8 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     sure = words.confidence(one.bound.confidence)
     title = f"What {one.label} proved as the number of {plays} grew"
     caption = (
-        f"Each dot is the bound that an audit planned with only the first n {plays} would have given "
-        f"({sure} confidence each, not all at once); the last dot is this audit's "
-        f"own{_how(one)}. More {plays} can lift the dots, but never above the dashed line, which is what an attack "
-        "without a single error would prove."
+        f"Each dot is the bound of an audit with only the first n {plays}; the last is this audit's own{_how(one)}. No "
+        "attack can lift the dots above the dashed line."
     )
     return Figure(
         name=f"growth-{slug(one)}",
@@ -340,7 +384,7 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
     def add(kind: str, name: str, note: str, value: float) -> str:
         row = f"{len(labels)}"
         labels.append({"row": row, "name": name, "note": note, "zero": 0.0})
-        if math.isfinite(value):
+        if 0.0 < value < math.inf:
             rows.append({"row": row, "kind": kind, "from": 0.0, "to": value})
         return row
 
@@ -357,9 +401,9 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
             "a heuristic, not a bound",
             result.heuristic.epsilon,
         )
-    for one in result.adversaries:
+    for one in result.ranked:
         bound = one.bound
-        row = add("proved", f"{one.label}: {words.epsilon(bound)}", _note(one), bound.epsilon)
+        row = add("proved", f"{one.label}: {words.proved(bound)}", _note(one), bound.epsilon)
         if bound.ceiling is not None and math.isfinite(bound.ceiling):
             marks.append({"row": row, "what": _CEILING, "epsilon": bound.ceiling})
         assumed = one.assumed
@@ -375,9 +419,13 @@ def _overview_title(result: AuditResult) -> str:
     """What the overview shows, in a sentence."""
     mine, worst = result.on_data, result.worst_case
     proved = f"At least {words.down(result.strongest.bound.epsilon)} is proved"
-    if mine is not None and worst is not None:
-        both = words.down(mine.bound.epsilon), words.down(worst.bound.epsilon)
-        proved = f"At least {both[0]} is proved on your data and {both[1]} in the worst case"
+    if not result.strongest.bound.epsilon > 0.0:
+        proved = "No attack proved any leakage"
+    elif mine is not None and worst is not None:
+        both = [words.down(one.bound.epsilon) if one.bound.epsilon > 0.0 else "nothing" for one in (mine, worst)]
+        least = "At least " if mine.bound.epsilon > 0.0 else ""
+        proved = f"{least}{both[0]} is proved on your data and {both[1]} in the worst case"
+        proved = proved[0].upper() + proved[1:]
     own = result.subject.own
     promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
     if result.verdict.outcome is Outcome.REFUTED and result.strongest.bound.epsilon > result.claim_epsilon:
@@ -406,9 +454,9 @@ def _reading(result: AuditResult) -> str:
 
 def _note(one: AdversaryResult) -> str:
     """What stands below an adversary's bar."""
-    note = words.played(one) if one.attack.trained else f"{one.trials:,} draws from the known law"
+    note = words.played(one)
     if one.bound.ceiling is not None:
-        note += f" could prove {words.down(one.bound.ceiling)} at most"
+        note += f" (ceiling {words.down(one.bound.ceiling)})"
     assumed = one.assumed
     if assumed is None or not assumed.epsilon > 0.0:
         return note

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import shlex
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-import tomli_w
 from markupsafe import Markup
 
 from coalmine.records import EpsilonClaim, LowerBound
-from coalmine.report import figures, one_run, persons, render, tables, words
+from coalmine.report import figures, gap, one_run, persons, render, repeat, summary, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -34,30 +32,63 @@ def render_template(context: dict[str, Any], *, name: str = "page.html.j2") -> s
     return environment.get_template(name).render(style=style, **context)
 
 
+class Once:
+    """What is printed once and referred to after that: notes by their number, captions by the kind of their figure.
+
+    >>> once = Once()
+    >>> once.number("a"), once.number("b"), once.number("a"), once.notes
+    (1, 2, 1, ['a', 'b'])
+    """
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self._captions: set[str] = set()
+
+    def number(self, note: str) -> int:
+        """The number of a note."""
+        if note not in self.notes:
+            self.notes.append(note)
+        return self.notes.index(note) + 1
+
+    def caption(self, figure: Figure) -> str:
+        """The caption of a figure if none of its kind was captioned before, and what is to be said of this one."""
+        new = figure.caption not in self._captions
+        self._captions.add(figure.caption)
+        return " ".join(part for part in (figure.caption if new else "", figure.note) if part)
+
+
 def document(result: AuditResult) -> str:
     """The whole report."""
-    settings = result.config
-    return render_template(
-        {
-            "verdict": words.verdict(result),
-            "outcome": result.verdict.outcome.value,
-            "headline": words.headline(result),
-            "caveats": words.caveats(result),
-            "subject": _subject(result),
-            "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
-            "meaning": words.meaning(result),
-            "persons": _persons(result),
-            "ladder": tables.ladder(result),
-            "adversaries": [_adversary(result, one) for one in result.adversaries],
-            "theory": _theory(result),
-            "confidence": words.confidence(settings.audit.confidence),
-            "repeat": _repeat(result),
-            "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],
-            "versions": list(result.versions.items()),
-            "runs": [(one.label, one.run) for one in result.adversaries],
-            "seconds": f"{sum(one.seconds for one in result.adversaries):.0f}",
-        }
-    )
+    once = Once()
+    answer, reasons = summary.could_fail(result)
+    best, *others = result.ranked
+    context = {
+        "verdict": f"{words.verdict_line(result)}.",
+        "outcome": result.verdict.outcome.value,
+        "name": summary.name(result),
+        "date": summary.date(result),
+        "tiles": summary.tiles(result),
+        "answer": answer,
+        "reasons": reasons,
+        "facts": summary.facts(result),
+        "command": repeat.command(result),
+        "check_next": summary.check_next(result),
+        "caveats": words.caveats(result),
+        "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
+        "meaning": words.meaning(result),
+        "persons": _persons(result),
+        "gap": _gap(result),
+        "ladder": tables.ladder(result),
+        "theory": _theory(result, once),
+        "adversaries": [_adversary(result, one, once) for one in (best, *others)],
+        "confidence": words.confidence(result.config.audit.confidence),
+        "repeat": repeat.steps(result),
+        "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],
+        "versions": list(result.versions.items()),
+        "runs": [(one.label, one.run) for one in result.adversaries],
+        "seconds": f"{sum(one.seconds for one in result.adversaries):,.0f}",
+    }
+    return render_template({**context, "notes": once.notes})
 
 
 def _persons(result: AuditResult) -> list[dict[str, Any]]:
@@ -68,108 +99,68 @@ def _persons(result: AuditResult) -> list[dict[str, Any]]:
     ]
 
 
+def _gap(result: AuditResult) -> dict[str, Any] | None:
+    """Where the gap comes from, where there is one that can be told."""
+    found = result.gaps()
+    if not found:
+        return None
+    return {
+        "figure": _shown(gap.figure(found, width=WIDE), gap.figure(found, width=NARROW)),
+        "attacks": [{"label": one.adversary, "lines": gap.lines(one)} for one in found],
+    }
+
+
 def tight(text: str) -> str:
     """Keep "ε ≤ 4.00" on one line."""
     return re.sub("([εδ]) ([≤≥≈=]) ", "\\1\u00a0\\2\u00a0", text)
 
 
-def _adversary(result: AuditResult, one: AdversaryResult) -> dict[str, Any]:
+def _adversary(result: AuditResult, one: AdversaryResult, once: Once) -> dict[str, Any]:
     """One adversary's section."""
     return {
         "label": one.label,
-        "proved": f"{words.epsilon(one.bound)} at {words.confidence(one.bound.confidence)} confidence"
+        "proved": f"{words.proved(one.bound)} at {words.confidence(one.bound.confidence)} confidence"
         if one.bound.epsilon > 0.0
         else "nothing proved",
         "about": words.adversary(one),
         "notes": list(one.notes),
-        "methods": _methods(one),
-        "figures": [] if one.one_run else [_shown(figure) for figure in figures.of_adversary(result, one)],
-        "run": one_run.shown(one_run.section_of(one), name=figures.slug(one)) if one.one_run else None,
+        "methods": _methods(one, once),
+        "figures": [_shown(figure, once=once) for figure in figures.of_adversary(result, one)],
+        "run": one_run.told(one_run.section_of(one)) if one.one_run else None,
     }
 
 
-def _shown(figure: Figure, narrow: Figure | None = None) -> dict[str, Any]:
+def _shown(figure: Figure, narrow: Figure | None = None, *, once: Once | None = None) -> dict[str, Any]:
     """A figure for the page, with a narrow form for phones where it has one. The renderer escapes text in an SVG."""
+    caption = f"{figure.caption} {figure.note}".strip() if once is None else once.caption(figure)
     return {
         "title": figure.title,
-        "caption": figure.caption,
+        "caption": caption,
         "svg": Markup(render.inline_svg(figure)),
         "narrow": Markup(render.inline_svg(narrow, suffix="-narrow")) if narrow else None,
     }
 
 
-def _subject(result: AuditResult) -> str:
-    """What was audited, in a line."""
-    settings: Any = result.config
-    known = result.subject.details
-    if result.subject.own:
-        return f"A training of one's own, {settings.train}, scored by {settings.score}; {words.trials(result)}"
-    return (
-        f"DP-SGD on {result.subject.name}: {known['rows']} rows, a model with {known['parameters']} parameters, "
-        f"{known['steps']} steps at sampling rate {known['sampling rate']:.4g}, noise multiplier "
-        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}; {words.trials(result)}"
-        + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")
-    )
-
-
-def _repeat(result: AuditResult) -> list[dict[str, Any]]:
-    """What to do, and to type, to repeat the audit."""
-    tree = result.config.model_dump(mode="json", exclude_none=True)
-    if result.subject.given:
-        return [
-            {
-                "text": f"Call coalmine.audit with the same {', '.join(result.subject.given)} and this config:",
-                "code": tomli_w.dumps(tree),
-            }
-        ]
-    if not result.subject.own:
-        return [
-            {"text": "Save this as audit.toml:", "code": tomli_w.dumps(tree)},
-            {"text": "and run", "code": "coalmine audit audit.toml --report report.html"},
-        ]
-    settings: Any = result.config
-    steps = []
-    if settings.worlds and len(result.adversaries) == 1:
-        steps.append({"text": "With the same code, run", "code": _command(settings)})
-    return [*steps, {"text": "The settings, for Python's audit_function:", "code": tomli_w.dumps(tree)}]
-
-
-def _command(settings: Any) -> str:
-    """The command that audits a user's own training."""
-    question, claimed = settings.audit, settings.mechanism
-    given = [
-        ("--train", settings.train),
-        ("--score", settings.score),
-        ("--worlds", settings.worlds),
-        ("--claim-dpsgd", ",".join(str(value) for value in vars(claimed).values()))
-        if claimed
-        else ("--claim-epsilon", repr(question.claim_epsilon)),
-        ("--trials", str(question.trials)),
-        *(("--set", f"audit.{name}={getattr(question, name)!r}") for name in ("delta", "confidence", "seed")),
-    ]
-    return " ".join(["coalmine audit", *(f"{name} {shlex.quote(value)}" for name, value in given)])
-
-
-def _methods(one: AdversaryResult) -> list[dict[str, Any]]:
+def _methods(one: AdversaryResult, once: Once) -> list[dict[str, Any]]:
     """What each method made of one adversary's scores."""
     return [
         {
             "counts": found is one.bound,
             "method": words.method(found),
-            "epsilon": words.epsilon(found),
-            "kind": words.kind(found),
+            "epsilon": words.proved(found) if isinstance(found, LowerBound) else words.epsilon(found),
+            "kind": words.kind(found)
+            + ("" if found.relation is one.bound.relation else f"; {words.RELATIONS[found.relation]}"),
             "confidence": words.confidence(found.confidence) if isinstance(found, LowerBound) else "none",
             "ceiling": words.down(found.ceiling)
             if isinstance(found, LowerBound) and found.ceiling is not None
             else "none",
-            "relation": words.RELATIONS[found.relation],
-            "assumptions": list(found.assumptions),
+            "notes": [once.number(assumption) for assumption in found.assumptions],
         }
         for found in (one.bound, *one.others)
     ]
 
 
-def _theory(result: AuditResult) -> list[dict[str, Any]]:
+def _theory(result: AuditResult, once: Once) -> list[dict[str, Any]]:
     """What theory says, each with its kind; and what is claimed, which nobody has proved."""
     claimed = []
     if result.claim is not None and (result.subject.own or isinstance(result.claim, EpsilonClaim)):
@@ -180,12 +171,12 @@ def _theory(result: AuditResult) -> list[dict[str, Any]]:
                 "epsilon": f"ε ≤ {words.up(result.claim_epsilon)}",
                 "analysis": "none" if isinstance(result.claim, EpsilonClaim) else "that of the claimed DP-SGD",
                 "relation": words.RELATIONS[result.claim.relation],
-                "assumptions": ["this is what the user claims; Coalmine has not proved it"],
+                "notes": [once.number("this is what the user claims; Coalmine has not proved it")],
             }
         )
     rows = [
         ("Guarantee", "proved for every attack", result.guarantee),
-        ("Prediction", "a heuristic: the truth may be larger", result.heuristic),
+        ("Prediction", "heuristic estimate, not a bound: the truth may be larger", result.heuristic),
     ]
     return claimed + [
         {
@@ -194,7 +185,7 @@ def _theory(result: AuditResult) -> list[dict[str, Any]]:
             "epsilon": words.epsilon(one),
             "analysis": one.analysis.replace("_", " "),
             "relation": words.RELATIONS[one.relation],
-            "assumptions": list(one.assumptions),
+            "notes": [once.number(assumption) for assumption in one.assumptions],
         }
         for name, kind, one in rows
         if one is not None
@@ -202,4 +193,4 @@ def _theory(result: AuditResult) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:,.6g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

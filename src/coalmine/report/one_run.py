@@ -151,11 +151,18 @@ def figures(section: Mapping[str, Any], *, name: str = "one-run") -> list[Figure
 def shown(section: Mapping[str, Any], *, name: str = "one-run") -> dict[str, Any]:
     """Everything that the page shows of one run: sentences, figures, a table of guesses, a table of canaries."""
     return {
-        "lines": sentences(section),
+        **told(section),
         "figures": [
             {"title": one.title, "caption": one.caption, "svg": Markup(render.inline_svg(one)), "narrow": None}
             for one in figures(section, name=name)
         ],
+    }
+
+
+def told(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without the figures."""
+    return {
+        "lines": sentences(section),
         "counts": [
             (_GUESSES[guess], f"{found['in']:,}", f"{found['out']:,}", _right(guess, found))
             for guess, found in section["counts"].items()

@@ -60,9 +60,9 @@ def figure(sweep: Sweep, *, width: int = WIDE) -> Figure:
     point = sweep.chosen
     caption = (
         f"Each point is the mean of {sweep.trainings} trainings on {sweep.test_rows} test rows, bars are two standard "
-        f"errors. Chosen: belief at most {100 * point.belief:.4g} % (ε = {point.epsilon:.3g} at δ = {sweep.delta:g}, "
-        f"noise multiplier σ = {point.noise_multiplier:.4g}), accuracy {100 * point.accuracy:.1f} %; without noise "
-        f"{100 * sweep.without_noise:.1f} %."
+        f"errors. Chosen: belief at most {100 * point.belief:.4g}% (ε = {point.epsilon:.3g} at δ = {sweep.delta:g}, "
+        f"noise multiplier σ = {point.noise_multiplier:.4g}), accuracy {100 * point.accuracy:.1f}%; without noise "
+        f"{100 * sweep.without_noise:.1f}%."
     )
     chart = alt.layer(*layers).properties(width=width, height=320)
     return Figure(name="belief-accuracy", title=title, caption=caption, chart=finished(chart, title, width))

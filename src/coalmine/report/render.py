@@ -10,7 +10,7 @@ import vl_convert
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
-from coalmine.report.figures import Figure
+from coalmine.report.figures import COLORS, Figure
 
 FORMATS = ("svg", "png", "pdf")
 _PIXELS = 2.0  # PNG pixels for one pixel of the specification: sharp on a dense screen and at 190 dots an inch in print
@@ -38,6 +38,12 @@ def inline_svg(figure: Figure, *, suffix: str = "") -> str:
     Several figures on one page must not share ids: a clip path of a hidden one would clip the others.
     """
     text = svg(figure, prefix=f"{figure.name}{suffix}-")
+    # The page's own colors, so that they follow its light and dark form; without a style sheet they stay as they are.
+    text = re.sub(
+        r'\b(fill|stroke)="(#[0-9a-f]{6}|white)"',
+        lambda found: f'{found[1]}="var(--{COLORS[found[2]]}, {found[2]})"' if found[2] in COLORS else found[0],
+        text,
+    )
     # The page describes the figure in words; the renderer's descriptions of single marks would only weigh on it.
     text = re.sub(r' (?:aria-label|aria-roledescription|role)="[^"]*"', "", text)
     text = text.replace(' xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"', "", 1)

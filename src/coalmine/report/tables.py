@@ -74,6 +74,24 @@ def methods(result: AuditResult) -> Table:
     return Table(columns, tuple(rows), tuple(records))
 
 
+def notebook(result: AuditResult) -> str:
+    """A result as a notebook shows it: the verdict, what would have been refuted, and a line for each attack."""
+    rows = tuple(
+        (
+            one.label,
+            one.view.value.replace("_", " "),
+            words.proved(one.bound),
+            words.proved(one.assumed) if one.assumed else "–",
+            words.played(one),
+        )
+        for one in result.ranked
+    )
+    table = Table(("attack", "sees", "proved", _assumption(list(result.adversaries)), "from"), rows, ())
+    lines = [f"<b>{html.escape(words.verdict_line(result))}.</b>"]
+    lines += [html.escape(line) for line in words.could_have_failed(result)]
+    return "".join(f"<p>{line}</p>" for line in lines) + table._repr_html_()
+
+
 def ladder(result: AuditResult) -> Table | None:
     """What each adversary may see and do, what it has that those before it had not, and what that was worth in ε.
 
@@ -95,8 +113,8 @@ def ladder(result: AuditResult) -> Table | None:
                 one.attack.powers["access"],
                 one.attack.powers["modification"],
                 one.attack.powers["dataset"],
-                f"{words.epsilon(one.bound)} (+{words.down(worth['proved'])})",
-                f"{words.epsilon(one.assumed)} (+{words.down(worth['assumed'])})" if one.assumed else "–",
+                _climbed(one.bound, worth["proved"]),
+                _climbed(one.assumed, worth["assumed"]) if one.assumed else "–",
             )
         )
         records.append(
@@ -110,6 +128,11 @@ def ladder(result: AuditResult) -> Table | None:
         )
     columns = ("adversary", "what it adds", "sees", "changes", "other rows", "proved", _assumption(climbers))
     return Table(columns, tuple(rows), tuple(records))
+
+
+def _climbed(bound: LowerBound, worth: float) -> str:
+    """What is proved, and by how much that is more than on the rungs below."""
+    return f"{words.proved(bound)} (+{words.down(worth)})" if bound.epsilon > 0.0 else words.proved(bound)
 
 
 def _assumption(adversaries: list[AdversaryResult]) -> str:

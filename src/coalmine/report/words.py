@@ -51,8 +51,8 @@ def down(value: float, digits: int = 2) -> str:
 def up(value: float, digits: int = 2) -> str:
     """A number rounded up: for what is promised to be at most so large.
 
-    >>> up(3.991), up(float("inf"))
-    ('4.00', '∞')
+    >>> up(3.991), up(3614.201), up(float("inf"))
+    ('4.00', '3,614.21', '∞')
     """
     return _rounded(value, digits, ROUND_CEILING)
 
@@ -69,7 +69,7 @@ def near(value: float, digits: int = 2) -> str:
 def _rounded(value: float, digits: int, how: str) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return str(Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=how))
+    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=how):,}"
 
 
 def share(text: str) -> str:
@@ -92,6 +92,20 @@ def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
     if isinstance(statement, LowerBound):
         return f"ε ≥ {down(statement.epsilon)}"
     return f"ε ≈ {near(statement.epsilon)}"
+
+
+def proved(bound: LowerBound) -> str:
+    """What a bound proves; a bound of 0 says nothing.
+
+    >>> from coalmine import bounds
+    >>> from coalmine.records import Counts
+    >>> counts = Counts(false_positives=20, negatives=40, false_negatives=20, positives=40)
+    >>> proved(bounds.lower_bound(counts, delta=1e-5, confidence=0.99))
+    'nothing proved'
+    """
+    if not bound.epsilon > 0.0:
+        return "nothing proved"
+    return epsilon(bound) if bound.epsilon >= 0.01 else f"ε ≥ {down(bound.epsilon, 5)}"
 
 
 def small(value: float) -> str:
@@ -213,20 +227,49 @@ def claim(result: AuditResult) -> str:
     return f"the guarantee {promised} and the whole trade-off curve behind it"
 
 
+def verdict_line(result: AuditResult) -> str:
+    """The verdict in one clause: what was tested, and how it fared."""
+    section, outcome = result.config.audit, result.verdict.outcome
+    sure, point = f"at {confidence(section.confidence)} confidence", f"δ = {small(section.delta)}"
+    if outcome is Outcome.REFUTED:
+        return f"Refuted {sure}: {claim(result)} is false ({point})"
+    if result.claim is None:
+        return f"Inconclusive: {nothing(result)}, so there is no claim to refute"
+    if outcome is Outcome.INCONCLUSIVE:
+        return f"Inconclusive: this audit says nothing about {claim(result)} ({point})"
+    return f"Consistent: nothing here contradicts {claim(result)} ({point})"
+
+
 def verdict(result: AuditResult) -> str:
-    """The verdict in one sentence."""
+    """The verdict in a sentence or two: with what was proved, or with the reasons."""
     section, said = result.config.audit, result.verdict
     sure, point = f"at {confidence(section.confidence)} confidence", f"δ = {small(section.delta)}"
-    if said.outcome is Outcome.REFUTED:
-        return f"Refuted {sure}: {claim(result)} is false ({point}). {_sentence(said.reasons)}"
+    line = verdict_line(result)
+    if said.outcome is Outcome.CONSISTENT:
+        return f"{line}; {strongest(result)} {sure}."
     if result.claim is None:
-        return f"Inconclusive: {nothing(result)}, so there is no claim to refute; {strongest(result)} {sure} ({point})."
-    if said.outcome is Outcome.INCONCLUSIVE:
-        return f"Inconclusive: this audit says nothing about {claim(result)} ({point}). {_sentence(said.reasons)}"
-    return f"Consistent: nothing here contradicts {claim(result)} ({point}); {strongest(result)} {sure}."
+        return f"{line}; {strongest(result)} {sure} ({point})."
+    return f"{line}. {sentence(said.reasons)}"
 
 
-def _sentence(reasons: Sequence[str]) -> str:
+def in_short(result: AuditResult) -> str:
+    """A line for a log or a prompt: the outcome, what is proved, what is promised."""
+    promised = f"ε ≤ {up(result.promised)} {'claimed' if result.subject.own else 'promised'}"
+    best = result.strongest
+    return (
+        f"{result.verdict}; {proved(best.bound)} ({best.label}), "
+        f"{promised if result.promised < math.inf else 'nothing promised'} at δ = {small(result.config.audit.delta)}; "
+        f"{sum(one.trials for one in result.adversaries):,} trials of {len(result.adversaries)} "
+        f"attack{'s' * (len(result.adversaries) > 1)}"
+    )
+
+
+def sentence(reasons: Sequence[str]) -> str:
+    """Clauses as one sentence, with a capital and a full stop.
+
+    >>> sentence(["all is well", "so far"])
+    'All is well; so far.'
+    """
     text = "; ".join(reasons)
     return f"{text[:1].upper()}{text[1:]}."
 
@@ -262,7 +305,7 @@ def headline(result: AuditResult) -> list[tuple[str, str]]:
         some = [one for one in result.adversaries if one.attack.chosen_data is chosen]
         best = max(some, key=lambda one: one.bound.epsilon)
         text = f"{epsilon(best.bound)} is proved ({best.label})" if best.bound.epsilon > 0.0 else "nothing is proved"
-        assumed = [(one.assumed, one) for one in some if one.assumed is not None]
+        assumed = [(one.assumed, one) for one in some if one.assumed is not None and one.assumed.epsilon > 0.0]
         if assumed:
             most, who = max(assumed, key=lambda pair: pair[0].epsilon)
             whose = "" if who is best else f" ({who.label})"
@@ -275,7 +318,7 @@ def could_have_failed(result: AuditResult) -> list[str]:
     """What this audit would have refuted: a verdict is worth no more than that."""
     if result.verdict.outcome is not Outcome.CONSISTENT:
         return []
-    return [_sentence([reason]) for reason in result.verdict.reasons[1:]]
+    return [sentence([reason]) for reason in result.verdict.reasons[1:]]
 
 
 def nothing(result: AuditResult) -> str:
@@ -286,8 +329,8 @@ def nothing(result: AuditResult) -> str:
 
 
 def caveats(result: AuditResult) -> list[str]:
-    """What a reader must know before trusting the verdict."""
-    lines = could_have_failed(result)
+    """What a reader must know before trusting the verdict, after :func:`could_have_failed`."""
+    lines = []
     if result.subject.data_note:
         lines.append(f"About the data: {result.subject.data_note}")
     if result.subject.local:
@@ -296,6 +339,8 @@ def caveats(result: AuditResult) -> list[str]:
             "compared here are apart. What follows holds for these neighbours of this data set only. Another person's "
             "row may differ more, and then less of it is hidden: this is no guarantee for everyone in the data."
         )
+    if (weak := near_guessing(result)) is not None:
+        lines.append(weak)
     short = [one for one in result.adversaries if one.trials < one.wanted]
     if short:
         lines.append(
@@ -307,7 +352,7 @@ def caveats(result: AuditResult) -> list[str]:
     if result.verdict.outcome is Outcome.REFUTED:
         lines.append(
             "Either these trials are a chance event that the stated confidence allows for, or the training that ran is "
-            "not the one that was accounted for: look for an error in its sampling, clipping or noise."
+            "not the one that was accounted for."
         )
     elif result.verdict.outcome is Outcome.CONSISTENT:
         limits = (
@@ -325,9 +370,8 @@ def caveats(result: AuditResult) -> list[str]:
         and max(assumed) > 1.2 * result.strongest.bound.epsilon
     ):
         lines.append(
-            f"A proved ε far below the others is no sign of privacy: with nothing assumed, proving ε at δ = "
-            f"{small(result.config.audit.delta)} takes results about as rare as δ, and these few trials show hardly "
-            "any. A bound that knows the algorithm needs fewer."
+            "A proved ε far below the others is no sign of privacy: with nothing assumed, it takes results about as "
+            f"rare as δ = {small(result.config.audit.delta)}, and so few trials show hardly any."
         )
     many = [one for one in result.adversaries if one.one_run is None]
     lines += [
@@ -345,12 +389,27 @@ def caveats(result: AuditResult) -> list[str]:
     return lines
 
 
+def near_guessing(result: AuditResult) -> str | None:
+    """A warning where the models learned next to nothing: what such a training leaks says little about one that works.
+
+    Always naming the most frequent class is right in a known share of cases; less than a tenth of the way from there to
+    100% is next to nothing.
+    """
+    guessing = result.subject.details.get("accuracy of guessing")
+    if guessing is None or result.accuracy is None or result.accuracy > guessing + 0.1 * (1.0 - guessing):
+        return None
+    return (
+        f"Test accuracy {near(100 * result.accuracy, 1)}% is near guessing ({near(100 * guessing, 1)}%): these models "
+        "learned next to nothing, and a training that works may leak more. Check its learning rate and its steps."
+    )
+
+
 def meaning(result: AuditResult) -> list[str]:
     """What it means for one person in the data."""
     belief, advantage, best = result.belief, result.advantage, result.strongest
     lines = [
-        "Imagine someone who knows everything about the training data except whether one person's row was in it, and "
-        "who starts undecided: 50 : 50."
+        "Imagine someone who knows all of the training data except whether one person's row was in it, and who starts "
+        "undecided: 50 : 50."
     ]
     if result.promised < math.inf:
         sure = share(up(100 * belief["guarantee"], 1))
@@ -379,11 +438,13 @@ def meaning(result: AuditResult) -> list[str]:
             f"sure ({best.label}, at {sure} confidence)."
         )
     else:
-        lines.append(
-            f"What was shown: some outcomes let an attacker of your data become at least {_belief(mine)} sure "
-            f"({mine.label}), and one who chose the data set too at least {_belief(worst)} ({worst.label}; both at "
-            f"{sure} confidence)."
-        )
+        shown = [
+            f"{who} become at least {_belief(one)} sure ({one.label})"
+            for who, one in (("an attacker of your data", mine), ("one who chose the data set too", worst))
+            if one.bound.epsilon > 0.0
+        ]
+        nobody = "" if mine.bound.epsilon > 0.0 else " No attack on your data proved any leakage."
+        lines.append(f"What was shown: some outcomes let {' and '.join(shown)}, at {sure} confidence.{nobody}")
     return lines
 
 
@@ -474,7 +535,10 @@ def adversary(one: AdversaryResult) -> str:
     if one.one_run is not None:
         return f"It {sees}. ε is stated for {RELATIONS[one.bound.relation]}."
     how = "" if one.attack.trained else " Nothing is trained: its scores are drawn from their known law."
-    return (
-        f"It {sees}.{how} World 1 and world 0 differ in {relation(one.relation, one.copies)}; ε is stated for "
-        f"{RELATIONS[one.bound.relation]}. Trials: {one.bound.trials[0]} in world 0, {one.bound.trials[1]} in world 1."
+    differ, stated = relation(one.relation, one.copies), RELATIONS[one.bound.relation]
+    also = "" if differ == stated else f"; ε is stated for {stated}"
+    negatives, positives = one.bound.trials
+    split = (
+        f"{negatives:,} per world" if negatives == positives else f"{negatives:,} in world 0, {positives:,} in world 1"
     )
+    return f"It {sees}.{how} World 1 and world 0 differ in {differ}{also}. Trials: {split}."

@@ -1,4 +1,4 @@
-"""What the trials of one or several audits prove: the best of the variants, with the choice paid for."""
+"""What the trials of one or several audits prove: the best of the variants, corrected for selection."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def baselines(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
 
 
 def ratio(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
-    """ε of the linear loss with a quadratic regulariser over the largest heuristic for t ≤ T: a point of Figure 5."""
+    """ε of the linear loss with a quadratic regularizer over the largest heuristic for t ≤ T: a point of Figure 5."""
     mechanism, delta = _mechanism(cell, scale)
     weight = float(overlay(cell.tree, scale.config).get("regularizer", 0.5))
     example = counterexamples.regularized(mechanism, regularizer=weight, delta=delta)
@@ -91,7 +91,7 @@ RATIO = Measure(
     measure=ratio,
     columns={
         "sigma": "the noise multiplier",
-        "epsilon": "what the loss with the regulariser leaks (an upper bound where the method is rounded_up)",
+        "epsilon": "what the loss with the regularizer leaks (an upper bound where the method is rounded_up)",
         "heuristic": "the heuristic at T",
         "largest heuristic": "the largest heuristic over t ≤ T",
         "method": "exact up to 20 steps; beyond, values are rounded up as in the paper",

@@ -43,7 +43,7 @@ def _mechanism(tree: Any) -> tuple[DpSgd, float, float]:
 def ideal(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     """The bound of the expected number of right guesses about m canaries with the best score there is.
 
-    The numbers of guesses are the best for the mechanism itself, known beforehand, so nothing has to be paid for them.
+    The numbers of guesses are the best for the mechanism itself, known beforehand, so nothing is corrected for them.
     """
     mechanism, epsilon, delta = _mechanism(cell.tree)
     m, confidence = int(cell.tree["canaries"]), float(cell.tree["confidence"])

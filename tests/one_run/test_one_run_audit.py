@@ -294,7 +294,9 @@ def evidence(mu, *, claim, canaries=2000, control=None, seed=0):
         (2.0, None, Outcome.REFUTED, "contradicts"),
         (0.35, 2.0, Outcome.CONSISTENT, "positive control was caught"),
         (0.35, 0.3, Outcome.INCONCLUSIVE, "was not caught"),
-        (0.0, None, Outcome.INCONCLUSIVE, "too weak"),
+        (0.0, None, Outcome.INCONCLUSIVE, "do not tell"),
+        (0.0, 2.0, Outcome.INCONCLUSIVE, "do not tell"),
+        (0.35, None, Outcome.INCONCLUSIVE, "too few for this claim"),
         (-1.0, None, Outcome.INCONCLUSIVE, "wrong way"),
     ],
 )

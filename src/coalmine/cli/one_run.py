@@ -141,13 +141,13 @@ def judge(
 ) -> int:
     """Open the seal and judge the scores. Exit code 0: consistent, 1: refuted, 2: bad input, 3: inconclusive."""
     from coalmine.one_run import judge_folder
-    from coalmine.one_run.seal import judge_folder as judge_control
+    from coalmine.one_run.seal import judge_control
 
     if (control_run is None) != (control_scores is None):
         raise InvalidInputError("control_run and control_scores belong together: expected both or neither")
     control = None
     if control_run is not None and control_scores is not None:
-        control = judge_control(control_run, scores=control_scores).scores
+        control = judge_control(control_run, scores=control_scores, audited=run, manifest=manifest)
     result = judge_folder(run, scores=scores, manifest=manifest, seal=seal, digest=digest, control=control)
     return _finish(result, None, section=section, figure=figure, report=report, as_json=as_json)
 
@@ -235,8 +235,11 @@ def play(
         "device": device,
     }
     played = game.play(setting.network, noise=noise_factor, test=test if price else None, **common)
-    against = game.play(setting.network, noise=0.5, **common).scores if control else None
-    result = dataclasses.replace(judged(played.scores, design=plan, control=against), runs=runs)
+    # Coins and noise of its own: with those of the audited training it would be that training where the noise agrees.
+    other = {**common, "seed": None if seed is None else seed + 1}
+    against = game.play(setting.network, noise=0.5, **other).scores if control else None
+    result = judged(played.scores, design=plan, control=against)
+    result = dataclasses.replace(result, runs=runs, canary_kind=chosen.kind)
     return _finish(result, played, section=section, figure=figure, report=report, as_json=as_json)
 
 

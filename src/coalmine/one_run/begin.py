@@ -71,7 +71,10 @@ class OneTraining:
             The verdict and the bounds. Other scores are refused from then on: whoever saw a verdict knows something
             about the coins.
         """
-        values = np.asarray(scores, dtype=np.float64)
+        try:
+            values = np.asarray(scores, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidInputError(f"scores = {_validate.shown(scores)} is not allowed: expected numbers") from None
         if values.shape != (self.canaries.number,):
             raise InvalidInputError(f"scores has shape {values.shape}: expected {self.canaries.number}, one a canary")
         joined = OneRunScores(self._coins, values, np.array(self._ids))

@@ -363,6 +363,11 @@ def test_what_one_run_cannot_do_is_said_before_it_trains(tmp_path):
         play(settings(adversaries=[{"name": "one-run-black-box"}], training={"learning_rate": 0.0}), tmp_path / "a.db")
 
 
+def test_kinds_are_named_with_either_dash():
+    assert OneRunBlackBox(kind="low-variance") == OneRunBlackBox(kind="low_variance")
+    assert OneRunWhiteBox(kind="random-directions").kind == "random_directions"
+
+
 def test_adversaries_from_the_command_line():
     found = load(adversaries=["one-run-white-box:canaries=5000,kind=random_directions", "clipbkd"]).adversary
     assert [one.name for one in found] == ["one-run-white-box", "clipbkd"]

@@ -22,7 +22,7 @@ from coalmine.one_run.scorers import GradientScores
 from coalmine.records import DpSgd
 
 
-def load(path: Path, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:
+def load(path: Path | str, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:
     """Gradients from a file of ``coalmine one-run prepare``, and their ids if it has any (``score/`` has them).
 
     Args:

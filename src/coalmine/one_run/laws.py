@@ -75,7 +75,7 @@ class LossLaw:
     >>> round(float(law.right_in(tail)[0]), 2), round(float(law.right_out(tail)[0]), 2)
     (0.82, 0.63)
     >>> round(law.separation, 2)
-    0.37
+    0.3
     """
 
     inside: Array

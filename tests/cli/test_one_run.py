@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 
@@ -134,6 +135,137 @@ def test_bad_options_are_refused_in_one_line(capsys, tmp_path, rows):
     assert_refused(run(capsys, f"one-run judge --run {tmp_path} --scores nowhere.csv"), "seal.json", "no such file")
     assert_refused(run(capsys, "plan --epsilon 1 --delta 1e-5 --canaries 100"), "--canaries", "--one-run")
     assert not (tmp_path / "x").exists()
+
+
+def scored(folder, path, *, apart, part=1):
+    """Scores for the canaries of a run, ``apart`` for those that are in (a cheat, that reads the seal)."""
+    from coalmine.one_run.seal import open_seal
+
+    opened = open_seal(folder)
+    rng = np.random.default_rng(len(str(path)))
+    values = rng.normal(size=len(opened.ids)) + apart * opened.included
+    lines = [f"{name},{value}" for name, value in zip(opened.ids, values, strict=True)]
+    path.write_text("\n".join(["id,score", *lines, "", ""]))  # an empty last line is nothing
+    return path
+
+
+PROMISE = "--delta 1e-5 --noise-multiplier 1 --sampling full --steps 1"
+
+
+def prepared(capsys, folder, *, kind="dirac --parameters 2000", canaries=600, promise=PROMISE):
+    made = run(capsys, f"one-run prepare --kind {kind} --canaries {canaries} {promise} --out {folder}")
+    assert made.code == 0, made.err
+    return folder
+
+
+def test_a_control_must_be_another_run_of_the_same_game(capsys, tmp_path, rows):
+    audited, twin = prepared(capsys, tmp_path / "audited"), prepared(capsys, tmp_path / "twin")
+    seen, blind = (scored(audited, tmp_path / f"{mu}.csv", apart=mu) for mu in (1.0, 0.0))
+    caught = scored(twin, tmp_path / "caught.csv", apart=3.0)
+    start = f"one-run judge --run {audited} --scores"
+    for name, change in {
+        "kind": {"kind": f"low-variance --data {rows}", "canaries": 400},
+        "canaries": {"canaries": 500},
+        "claim": {"promise": PROMISE.replace("1e-5", "1e-6")},
+    }.items():
+        other = prepared(capsys, tmp_path / name, **change)
+        scores = scored(other, tmp_path / f"{name}.csv", apart=9.0)
+        found = run(capsys, f"{start} {seen} --control-run {other} --control-scores {scores}")
+        assert_refused(found, "control", name)
+        assert '"judged": null' in (other / "seal.json").read_text()
+    assert_refused(run(capsys, f"{start} {seen} --control-run {audited} --control-scores {seen}"), "itself")
+    lost = run(capsys, f"{start} {seen} --control-run {twin} --control-scores {seen}")
+    assert_refused(lost, "control: ", "has that id")
+    alone = tmp_path / "copy"
+    shutil.copytree(audited, alone)
+    nothing = run(
+        capsys, f"one-run judge --run {alone} --scores {blind} --control-run {twin} --control-scores {caught}"
+    )
+    assert nothing.code == 3
+    assert "whatever a control shows" in " ".join(nothing.out.split())
+    found = run(capsys, f"{start} {seen} --control-run {twin} --control-scores {caught} --json")
+    assert found.code == 0
+    assert found.json["digest"] == run(capsys, f"{start} {seen} --json").json["digest"]
+    assert found.json["run"] == json.loads((audited / "manifest.json").read_text())["run"]
+
+
+def test_rows_of_a_training_without_noise_are_not_consistent(capsys, tmp_path, rows):
+    folder = prepared(capsys, tmp_path / "run", kind=f"low-variance --data {rows}", canaries=400)
+    found = run(capsys, f"one-run judge --run {folder} --scores {scored(folder, tmp_path / 's.csv', apart=1.0)}")
+    assert found.code == 3
+    words = " ".join(found.out.split())
+    assert "need not be the noise" in words
+    assert "--control-run" in words
+    assert "one-run-dpsgd (if DP-SGD)" in words
+    assert "manifest digest" in words
+
+
+def test_prepare_says_what_cannot_be_refuted_and_what_helps(capsys, tmp_path):
+    start = "one-run prepare --kind dirac --parameters 5000 --delta 1e-5"
+    shown = run(capsys, f"{start} --canaries 1000 --epsilon 8 --runs 3 --out {tmp_path / 'a'}")
+    words = " ".join(shown.out.split())
+    assert "Warning: 3000 canaries are too few for this claim" in words
+    assert "--noise-multiplier" in words
+    assert "3 of them" in words
+    assert "--scores SCORES-3.csv" in words
+    made = run(
+        capsys, f"{start} --canaries 100 --noise-multiplier 1 --sampling full --steps 1 --json --out {tmp_path / 'b'}"
+    )
+    assert "--canaries 2" in made.json["warning"]  # between 200 and 299 would do
+    enough = run(
+        capsys, f"{start} --canaries 600 --noise-multiplier 1 --sampling full --steps 1 --json --out {tmp_path / 'c'}"
+    )
+    assert enough.json["warning"] is None
+
+
+@pytest.mark.parametrize("option", ["section", "figure", "report"])
+def test_where_to_write_is_checked_before_the_seal_is_opened(capsys, tmp_path, option):
+    folder = prepared(capsys, tmp_path / "run", canaries=100)
+    scores = scored(folder, tmp_path / "s.csv", apart=1.0)
+    for path in (tmp_path / "nowhere" / "out.svg", tmp_path):
+        found = run(capsys, f"one-run judge --run {folder} --scores {scores} --{option} {path}")
+        assert_refused(found, f"--{option}", "expected a file in a folder that is there")
+    if option == "figure":
+        assert_refused(run(capsys, f"one-run judge --run {folder} --scores {scores} --figure x.bmp"), "--figure", "svg")
+    assert not (tmp_path / "nowhere").exists()
+    assert '"judged": null' in (folder / "seal.json").read_text()
+
+
+def test_data_that_makes_no_canaries_is_refused(capsys, tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 50)), np.arange(60) % 2
+    bad = np.where(rng.random((60, 50)) < 0.1, np.nan, x)
+    for number, (kind, fields, words) in enumerate(
+        [
+            ("low-variance", {"x": bad, "y": y}, "finite"),
+            ("extreme", {"x": np.ones((60, 50)), "y": y}, "constant"),
+            ("mislabeled", {"x": x, "y": y - 1}, "labels from -1 to 0"),
+            ("blank", {"x": x, "y": 0 * y}, "two classes or more"),
+        ]
+    ):
+        np.savez(tmp_path / f"{number}.npz", **fields)
+        line = f"one-run prepare --kind {kind} --data {tmp_path / f'{number}.npz'} --canaries 40 {PROMISE}"
+        assert_refused(run(capsys, f"{line} --out {tmp_path / 'x'}"), words)
+    (tmp_path / "not.npz").write_text("not an archive")
+    found = run(capsys, f"one-run prepare --kind blank --data {tmp_path / 'not.npz'} --canaries 40 {PROMISE} --out x")
+    assert_refused(found, "expected an .npz file")
+    assert "pickle" not in found.err
+
+
+def test_messages_name_the_option_that_is_wrong(capsys, tmp_path):
+    start = f"one-run prepare --kind dirac --parameters 500 --delta 1e-5 --out {tmp_path / 'x'}"
+    assert_refused(run(capsys, f"{start} --canaries 40 --epsilon 1 --runs 0"), "--runs = 0")
+    for few in (0, 1):
+        assert_refused(run(capsys, f"{start} --canaries {few} --epsilon 1"), f"--canaries = {few}", "at least 2")
+    assert_refused(run(capsys, f"{start} --canaries 40 --epsilon 1 --sampling foo"), "--sampling = 'foo'")
+    shuffled = run(capsys, f"{start} --canaries 40 --noise-multiplier 1 --sample-rate 0.1 --steps 3 --sampling shuffle")
+    assert_refused(shuffled, "--sampling = 'shuffle'")
+    assert_refused(run(capsys, "plan --one-run --epsilon 1 --delta 1e-5 --sample-rate 0.1"), "--steps not given")
+    folder = prepared(capsys, tmp_path / "run", canaries=100)
+    (tmp_path / "ok.json").write_text(json.dumps([{"id": str(i), "score": i} for i in range(500)]))
+    whole = run(capsys, f"one-run judge --run {folder} --scores {tmp_path / 'ok.json'}")
+    assert_refused(whole, ".jsonl")
+    assert len(whole.err) < 600
 
 
 def test_plan_one_run(capsys):

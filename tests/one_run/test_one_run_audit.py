@@ -294,7 +294,9 @@ def evidence(mu, *, claim, canaries=2000, control=None, seed=0):
         (2.0, None, Outcome.REFUTED, "contradicts"),
         (0.35, 2.0, Outcome.CONSISTENT, "positive control was caught"),
         (0.35, 0.3, Outcome.INCONCLUSIVE, "was not caught"),
-        (0.0, None, Outcome.INCONCLUSIVE, "too weak"),
+        (0.0, None, Outcome.INCONCLUSIVE, "do not tell"),
+        (0.0, 2.0, Outcome.INCONCLUSIVE, "do not tell"),
+        (0.35, None, Outcome.INCONCLUSIVE, "too few for this claim"),
         (-1.0, None, Outcome.INCONCLUSIVE, "wrong way"),
     ],
 )
@@ -359,6 +361,11 @@ def test_what_one_run_cannot_do_is_said_before_it_trains(tmp_path):
         play(settings(training=local), tmp_path / "a.db")
     with pytest.raises(InvalidInputError, match="learning_rate"):
         play(settings(adversaries=[{"name": "one-run-black-box"}], training={"learning_rate": 0.0}), tmp_path / "a.db")
+
+
+def test_kinds_are_named_with_either_dash():
+    assert OneRunBlackBox(kind="low-variance") == OneRunBlackBox(kind="low_variance")
+    assert OneRunWhiteBox(kind="random-directions").kind == "random_directions"
 
 
 def test_adversaries_from_the_command_line():

@@ -13,7 +13,7 @@ import coalmine
 from coalmine.cli import main
 from coalmine.errors import InvalidInputError
 from coalmine.one_run import begin, canaries
-from coalmine.records import EpsilonClaim, Outcome
+from coalmine.records import DpSgd, EpsilonClaim, Outcome
 
 CLAIM = EpsilonClaim(epsilon=0.5, delta=1e-5)
 ROWS = np.random.default_rng(0).normal(size=(60, 30))
@@ -45,6 +45,22 @@ def test_scores_that_know_nothing_refute_nothing_and_other_scores_are_refused_af
     assert run.judge(blind).guesses == found.guesses
     with pytest.raises(InvalidInputError, match="judged before"):
         run.judge(remembered(run))
+
+
+def test_a_result_is_short_to_print_and_says_more_in_words():
+    found = begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=1)
+    result = found.judge(remembered(found))
+    assert repr(result).startswith("OneRunResult(refuted, epsilon >= ")
+    assert len(repr(result)) < 200
+    assert "epsilon is at least" in result.in_words()
+    assert result.canary_kind == "extreme"
+
+
+def test_a_control_has_the_same_kind_of_canaries():
+    run = begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=1)
+    other = begin(canaries.blank(ROWS, classes=2, canaries=200), claim=CLAIM, x=ROWS, y=LABELS, seed=2)
+    with pytest.raises(InvalidInputError, match="control has blank canaries: expected extreme"):
+        run.judge(remembered(run), control=other.judge(remembered(other)))
 
 
 def test_coins_are_fresh_unless_a_seed_is_given():
@@ -104,6 +120,7 @@ def test_bad_prefixes_are_refused(prefixes, words):
         ({"y": LABELS[:5]}, "a label for each"),
         ({"canaries": "rows"}, "canaries"),
         ({"claim": 3}, "claim"),
+        ({"claim": DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=3)}, "expected MechanismClaim"),
         ({"seed": -1}, "seed = -1"),
     ],
 )
@@ -119,6 +136,8 @@ def test_wrong_scores_are_refused():
         run.judge([1.0, 2.0])
     with pytest.raises(InvalidInputError):
         run.judge([np.nan] * 200)
+    with pytest.raises(InvalidInputError, match="expected numbers"):
+        run.judge(["a"] * 200)
     with pytest.raises(InvalidInputError, match="a hook puts them"):
         begin(canaries.dirac(parameters=50, canaries=4), claim=CLAIM, x=ROWS)
 

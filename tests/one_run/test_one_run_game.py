@@ -294,6 +294,41 @@ def test_gradient_canaries_in_opacus(share, apart):
     assert judge(scores, design=claim).verdict.outcome is Outcome.REFUTED
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_hook_that_would_score_something_else_is_refused():
+    opacus = pytest.importorskip("opacus")
+    from coalmine.one_run.hooks import OpacusCanaries
+
+    base = data()
+    model = torch.nn.Linear(FEATURES, 2)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.from_numpy(base.x), torch.from_numpy(base.y)), batch_size=40
+    )
+    model, optimizer, loader = opacus.PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=loader,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+    size = sum(p.numel() for p in model.parameters())
+    scored, other = (canaries.dirac(parameters=size, canaries=4, seed=seed) for seed in (0, 1))
+    mechanism = DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=1)
+    with pytest.raises(InvalidInputError, match="not among those scored"):
+        OpacusCanaries(optimizer, included=other, scored=scored, mechanism=mechanism)
+    hook = OpacusCanaries(optimizer, included=scored, scored=scored, mechanism=mechanism)
+    with pytest.raises(InvalidInputError, match="has canaries already"):
+        OpacusCanaries(optimizer, included=scored, scored=scored, mechanism=mechanism)
+    with pytest.raises(InvalidInputError, match="no step was seen"):
+        hook.scores()
+    for (x, y), _ in zip(loader, range(2), strict=False):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    with pytest.raises(InvalidInputError, match="expected 2, as many as were trained"):
+        hook.scores()
+
+
 def test_the_judge_needs_no_torch():
     code = """
 import sys

@@ -22,6 +22,7 @@ from coalmine.errors import InvalidInputError
 from coalmine.game import ACCURACY
 from coalmine.one_run import guesses as guessing
 from coalmine.one_run.design import Design
+from coalmine.one_run.judge import CONTROL_PASSED
 from coalmine.one_run.judge import judge as judge_guesses
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Outcome, Power, Relation, Scores, Verdict
 from coalmine.store import Trials
@@ -175,13 +176,14 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
 
 def _weigh_guesses(one: Evidence, design: Design) -> Judgement:
     """Guesses about the canaries of one training, against the claim that they were designed for."""
-    found = judge_guesses(coins_of(one.trials), design=design)
-    control = None
-    if one.control is not None:
-        control = design.test.refuted(design.count(coins_of(one.control.trials)), level=design.level)
+    twin = None if one.control is None else coins_of(one.control.trials)
+    found = judge_guesses(coins_of(one.trials), design=design, control=twin)
+    control = None if twin is None else design.test.refuted(design.count(twin), level=design.level)
     share, power = _could_guess(design)
     refuted = found.verdict.outcome is Outcome.REFUTED
-    open_still = found.verdict.outcome is Outcome.INCONCLUSIVE and share is not None and not control
+    doubts: tuple[str, ...] = ()
+    if found.verdict.outcome is Outcome.INCONCLUSIVE and share is not None:
+        doubts = tuple(words for words in found.verdict.reasons[1:] if words != CONTROL_PASSED)
     noise = found.bounds[0].details.get("noise_multiplier") if refuted else None
     return Judgement(
         refuted=refuted,
@@ -192,7 +194,7 @@ def _weigh_guesses(one: Evidence, design: Design) -> Judgement:
         power=power,
         separation=found.separation,
         failed=one.failed,
-        doubts=found.verdict.reasons[1:] if open_still else (),
+        doubts=doubts,
         control=control,
         noise_multiplier=None if noise is None else float(noise),
         least_share=HALF,
@@ -203,7 +205,7 @@ def _could_guess(design: Design) -> tuple[float | None, float]:
     """As :func:`_could_refute`, for guesses about as many canaries."""
     choice, power = design.choice(), 0.0
     for share in SHARES:
-        power = guessing.power(guessing.leak(design.claim, noise=share), canaries=design.canaries, choice=choice)
+        power = guessing.refutes(design.claim, canaries=design.canaries, choice=choice, noise=share)
         if power >= ENOUGH:
             return share, power
     return None, power

@@ -81,8 +81,11 @@ def prepare(
     as_json: Json = False,
 ) -> None:
     """Write canaries to include, canaries to score, and a sealed coin file; fix claim and guesses beforehand."""
-    from coalmine.one_run import design, seal
+    from coalmine import _validate
+    from coalmine.one_run import advice, design, seal
 
+    _validate.integer("canaries", canaries, at_least=2)
+    _validate.integer("runs", runs, at_least=1)
     claim = claim_of(
         epsilon=epsilon,
         delta=delta,
@@ -113,22 +116,42 @@ def prepare(
         attack=_attack_mu(attack_epsilon, delta=delta),
     )
     made = seal.prepare(chosen, design=plan, folder=out, runs=runs, form=form)
+    choice, warning = plan.choice(), advice.too_few(plan)
     if as_json:
-        print_json({"folder": str(out), "digest": made.digest, "design": plan.to_dict(), "runs": runs})
+        print_json(
+            {
+                "folder": str(out),
+                "digest": made.digest,
+                "design": plan.to_dict(),
+                "runs": runs,
+                "critical": choice.critical,
+                "warning": warning,
+            }
+        )
         return
-    choice = plan.choice()
+    each = "the training" if runs == 1 else f"the trainings: {runs} of them, each with the rows of one file"
     print_facts(
         f"{canaries} canaries ({chosen.note}) prepared in {out}",
         [
-            ("train/", "goes to the training: add these rows to the data, as ordinary rows"),
-            ("score/", "goes to whoever scores: one score for each id, larger for a canary that seems to be in"),
+            ("train/", f"goes to {each}; add these rows to the data, as ordinary rows"),
+            (
+                "score/",
+                "goes to whoever scores: one score for each id, larger for a canary that seems to be in"
+                + ("" if runs == 1 else f"; {runs} files, one for each training"),
+            ),
             ("manifest.json", f"public; tell its digest to somebody else now: {made.digest}"),
             ("seal.json", "secret: keep it away from the training until the scores are there"),
             ("guesses", f"{plan.guess_in} highest IN, {plan.guess_out} lowest OUT, by {plan.method.replace('_', '-')}"),
             ("refuted from", f"{choice.critical or 'no number of'} right guesses on"),
         ],
     )
-    print_lines([f"Then: coalmine one-run judge --run {out} --scores SCORES.csv"])
+    files = ["SCORES.csv"] if runs == 1 else [f"SCORES-{part}.csv" for part in range(1, runs + 1)]
+    print_lines(
+        [
+            *([] if warning is None else [f"Warning: {warning}."]),
+            f"Then: coalmine one-run judge --run {out} {' '.join(f'--scores {name}' for name in files)}",
+        ]
+    )
 
 
 @one_run.command("judge")
@@ -149,13 +172,14 @@ def judge(
 ) -> int:
     """Open the seal and judge the scores. Exit code 0: consistent, 1: refuted, 2: bad input, 3: inconclusive."""
     from coalmine.one_run import judge_folder
-    from coalmine.one_run.seal import judge_folder as judge_control
+    from coalmine.one_run.seal import judge_control
 
+    _check_outputs(section=section, figure=figure, report=report)
     if (control_run is None) != (control_scores is None):
         raise InvalidInputError("control_run and control_scores belong together: expected both or neither")
     control = None
     if control_run is not None and control_scores is not None:
-        control = judge_control(control_run, scores=control_scores).scores
+        control = judge_control(control_run, scores=control_scores, audited=run, manifest=manifest)
     result = judge_folder(run, scores=scores, manifest=manifest, seal=seal, digest=digest, control=control)
     return _finish(result, None, section=section, figure=figure, report=report, as_json=as_json)
 
@@ -211,6 +235,7 @@ def play(
     from coalmine.one_run import judge as judged
     from coalmine.records import MechanismClaim
 
+    _check_outputs(section=section, figure=figure, report=report)
     found = configs.load(config, preset=preset, overrides=list(set_ or []))
     setting = settings.prepare(found, data_dir=data_dir)
     mechanism = game.mechanism_of(setting.training, rows=setting.base.rows)
@@ -246,8 +271,11 @@ def play(
         "device": device,
     }
     played = game.play(setting.network, noise=noise_factor, test=test if price else None, **common)
-    against = game.play(setting.network, noise=0.5, **common).scores if control else None
-    result = dataclasses.replace(judged(played.scores, design=plan, control=against), runs=runs)
+    # Coins and noise of its own: with those of the audited training it would be that training where the noise agrees.
+    other = {**common, "seed": None if seed is None else seed + 1}
+    against = game.play(setting.network, noise=0.5, **other).scores if control else None
+    result = judged(played.scores, design=plan, control=against)
+    result = dataclasses.replace(result, runs=runs, canary_kind=chosen.kind)
     return _finish(result, played, section=section, figure=figure, report=report, as_json=as_json)
 
 
@@ -263,13 +291,18 @@ def claim_of(
     """The claim that these options state."""
     from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, Sampling
 
+    kind = Sampling.parse(underscored(sampling))
     mechanism = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps}
     given = [name for name, value in mechanism.items() if value is not None]
     if epsilon is not None:
         if given:
             raise InvalidInputError(f"{given[0]} is not allowed beside --epsilon: expected one claim")
         return EpsilonClaim(epsilon=epsilon, delta=delta)
-    kind = Sampling.parse(underscored(sampling))
+    if kind is Sampling.SHUFFLE:
+        raise InvalidInputError(
+            "sampling = 'shuffle' is not allowed for one run: the curve of shuffled batches is not known; expected "
+            "poisson or full, or --epsilon"
+        )
     if kind is Sampling.FULL and sample_rate is None:
         mechanism["sample_rate"] = 1.0
     missing = [name for name, value in mechanism.items() if value is None]
@@ -314,7 +347,7 @@ def _canaries(kind: str, number_of: int, seed: int, options: dict[str, Any]) -> 
     wanted: dict[str, Any] = {name: options[name] for name in needed if name != "data"}
     if "data" in needed:
         x, y = _rows(options["data"])
-        wanted |= {"x": x, "classes": options["classes"] or _class_count(y)}
+        wanted |= {"x": x, "classes": _class_count(y, options["classes"])}
         if kind == "mislabeled":
             wanted["y"] = y
     elif kind == "random_tokens":
@@ -334,14 +367,26 @@ def _rows(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
             f"data = {str(path)!r} is not allowed: expected an .npz file with arrays x and y"
         ) from None
     except Exception as error:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
-        raise InvalidInputError(f"data = {str(path)!r} cannot be read: {error}") from None
+        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise InvalidInputError(
+            f"data = {str(path)!r} cannot be read{why}: expected an .npz file with plain arrays x and y, as "
+            "numpy.savez writes it"
+        ) from None
 
 
-def _class_count(y: NDArray[Any]) -> int:
-    """Classes from the labels."""
+def _class_count(y: NDArray[Any], given: int | None) -> int:
+    """How many classes there are: as given, or from the labels."""
     if y.dtype.kind not in "iu" or not y.size:
         raise InvalidInputError("y has no whole numbers: expected class labels")
-    return max(2, int(y.max()) + 1)
+    low, high = int(y.min()), int(y.max())
+    if low < 0 or (given is not None and high >= given):
+        raise InvalidInputError(
+            f"y has labels from {low} to {high}: expected 0 to {'the number of classes' if given is None else given} "
+            "− 1"
+        )
+    if given is None and low == high:
+        raise InvalidInputError(f"y has the label {low} alone: expected two classes or more, or --classes")
+    return given or high + 1
 
 
 def _finish(
@@ -374,6 +419,27 @@ def _finish(
     return result.verdict.outcome.exit_code
 
 
+def _check_outputs(*, section: Path | None, figure: Path | None, report: Path | None) -> None:
+    """Refuse what cannot be written before anything is trained or a seal is opened."""
+    import os
+
+    for name, path in {"section": section, "figure": figure, "report": report}.items():
+        if path is None:
+            continue
+        if path.is_dir() or not path.parent.is_dir():
+            what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {str(path.parent)!r}"
+            raise InvalidInputError(f"{name} = {str(path)!r} {what}; expected a file in a folder that is there")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise InvalidInputError(f"{name} = {str(path)!r} cannot be written: permission denied")
+    if figure is not None or report is not None:
+        from coalmine import _validate
+        from coalmine.report import check_packages, render
+
+        check_packages()
+        if figure is not None:
+            _validate.choice("figure", figure.suffix.removeprefix("."), render.FORMATS)
+
+
 def _write_json(path: Path, tree: dict[str, Any]) -> None:
     import json
 
@@ -386,24 +452,21 @@ def _write_json(path: Path, tree: dict[str, Any]) -> None:
 
 
 def _draw(path: Path, tree: dict[str, Any]) -> None:
-    from coalmine import _validate
-    from coalmine.report import check_packages, one_run, render
+    from coalmine.report import one_run, render
 
-    check_packages()
-    kind = _validate.choice("figure", path.suffix.removeprefix("."), render.FORMATS)
     try:
-        path.write_bytes(render.as_bytes(one_run.scores(tree), kind))
+        path.write_bytes(render.as_bytes(one_run.scores(tree), path.suffix.removeprefix(".")))
     except OSError as error:
         raise InvalidInputError(f"figure = {str(path)!r} cannot be written: {error.strerror}") from None
 
 
 def _write_page(path: Path, tree: dict[str, Any]) -> None:
-    from coalmine.report import check_packages, write_text
-
-    check_packages()
-    from coalmine.report import one_run
+    from coalmine.report import one_run, write_text
 
     write_text(one_run.page(tree), path)
+
+
+_IF = {"one_run_dpsgd": " (if DP-SGD)", "one_run_fdp_gdp": " (if Gaussian)"}
 
 
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
@@ -411,12 +474,14 @@ def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     verdict, claim = result.verdict, result.design.claim
     print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g}%)"])
     print_lines(f"- {reason}" for reason in verdict.reasons)
+    if result.run:
+        print_lines([f"Run {result.run} ({result.canary_kind.replace('_', '-')}), manifest digest {result.digest}"])
     print_table(
         f"Proved by one run at δ = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g}%",
         ("method", "epsilon is at least", "ceiling", "decides"),
         [
             (
-                bound.method.replace("_", "-") + ("" if "mu" not in bound.details else " (if Gaussian)"),
+                bound.method.replace("_", "-") + _IF.get(bound.method, ""),
                 number(bound.epsilon),
                 number(bound.ceiling) if bound.ceiling is not None else "–",
                 "yes" if place == 0 else "",

@@ -157,6 +157,9 @@ def _plan_one_run(
     sigma = None
     if underscored(sampling) == "full" and sample_rate is None and steps is not None:
         sample_rate = 1.0
+    if (sample_rate is None) != (steps is None):
+        missing, given = ("--steps", "--sample-rate") if steps is None else ("--sample-rate", "--steps")
+        raise InvalidInputError(f"{missing} not given: expected it with {given}, for a claimed DP-SGD; or neither")
     if sample_rate is not None and steps is not None:
         from coalmine.accounting import calibrate
         from coalmine.records import Sampling

@@ -77,7 +77,7 @@ class OneRunBlackBox(_OneRun):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.choice("kind", self.kind, ROWS)
+        object.__setattr__(self, "kind", _validate.choice("kind", str(self.kind).replace("-", "_"), ROWS))
         _validate.integer("references", self.references, at_least=0)
         _validate.positive("scale", self.scale)
         _validate.choice("start", self.start, ("known", "drawn"))
@@ -132,7 +132,7 @@ class OneRunWhiteBox(_OneRun):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.choice("kind", self.kind, GRADIENTS)
+        object.__setattr__(self, "kind", _validate.choice("kind", str(self.kind).replace("-", "_"), GRADIENTS))
         _validate.integer("per_coordinate", self.per_coordinate, at_least=1)
         _validate.integer("support", self.support, at_least=1)
         _validate.instance("knows_batches", self.knows_batches, bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -58,25 +59,33 @@ class OneTraining:
                 raise InvalidInputError(f"y has shape {y.shape}: expected a label for each of {x.shape[0]} rows")
             self.y = np.concatenate([y, extra.y.astype(y.dtype)])[order]
 
-    def judge(self, scores: ArrayLike, *, control: OneRunScores | None = None) -> OneRunResult:
+    def judge(self, scores: ArrayLike, *, control: OneRunResult | OneRunScores | None = None) -> OneRunResult:
         """Judge the claim by one score for each canary, in the order of ``canaries``.
 
         Args:
             scores: m numbers; a larger one speaks for a canary that is in.
-            control: As in :func:`coalmine.one_run.judge`.
+            control: What the ``judge`` of another run gave, whose training had half the noise; the same canaries and
+                claim.
 
         Returns:
             The verdict and the bounds. Other scores are refused from then on: whoever saw a verdict knows something
             about the coins.
         """
-        values = np.asarray(scores, dtype=np.float64)
+        try:
+            values = np.asarray(scores, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise InvalidInputError(f"scores = {_validate.shown(scores)} is not allowed: expected numbers") from None
         if values.shape != (self.canaries.number,):
             raise InvalidInputError(f"scores has shape {values.shape}: expected {self.canaries.number}, one a canary")
         joined = OneRunScores(self._coins, values, np.array(self._ids))
         if self._judged is not None and not np.array_equal(self._judged, values):
             raise InvalidInputError("scores were judged before, and these are others: expected a new run for them")
-        self._judged = values.copy()
-        return judge(joined, design=self.design, control=control)
+        kind = self.canaries.kind
+        if isinstance(control, OneRunResult) and control.canary_kind not in ("", kind):
+            raise InvalidInputError(f"control has {control.canary_kind} canaries: expected {kind}, as this run has")
+        found = judge(joined, design=self.design, control=control)
+        self._judged = values.copy()  # only now: what was refused has shown nobody a verdict
+        return dataclasses.replace(found, canary_kind=kind)
 
     def judge_fresh(self, scores: ArrayLike) -> OneRunResult:
         """The negative control: the same game with fresh canaries, which no training has seen, in place of the real.

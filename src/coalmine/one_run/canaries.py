@@ -113,6 +113,8 @@ def _rows(x: ArrayLike) -> NDArray[Any]:
     rows = np.asarray(x)
     if rows.ndim < 2 or not rows.shape[0] or rows.dtype.kind not in "fiu":
         raise InvalidInputError(f"x has shape {rows.shape} ({rows.dtype}): expected rows of numbers")
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        raise InvalidInputError("x is not allowed: expected finite numbers, and it has NaN or infinite ones")
     return rows
 
 
@@ -142,9 +144,11 @@ def mislabeled(x: ArrayLike, y: ArrayLike, *, classes: int, canaries: int, seed:
     m = _validate.integer("canaries", canaries, at_least=1, at_most=int(rows.shape[0]))
     if labels.shape != rows.shape[:1] or labels.dtype.kind not in "iu":
         raise InvalidInputError(f"y has shape {labels.shape} ({labels.dtype}): expected a whole number for each row")
+    if labels.min() < 0 or labels.max() >= _validate.integer("classes", classes, at_least=2):
+        raise InvalidInputError(f"y has labels from {labels.min()} to {labels.max()}: expected 0 to {classes - 1}")
     rng = _generator(seed, "mislabeled")
     chosen = rng.choice(rows.shape[0], size=m, replace=False)
-    wrong = rng.integers(1, _validate.integer("classes", classes, at_least=2), size=m)
+    wrong = rng.integers(1, classes, size=m)
     return RowCanaries(
         kind="mislabeled",
         x=rows[chosen],
@@ -192,7 +196,10 @@ def extreme(x: ArrayLike, *, classes: int, canaries: int, seed: int = 0) -> RowC
     m = _validate.integer("canaries", canaries, at_least=1)
     rng = _generator(seed, "extreme")
     sides = rng.random((m, *rows.shape[1:])) < 0.5
-    found = np.where(sides, rows.min(axis=0), rows.max(axis=0))
+    low, high = rows.min(axis=0), rows.max(axis=0)
+    if np.array_equal(low, high):
+        raise InvalidInputError("x is not allowed: every feature is constant, so its box has a single corner")
+    found = np.where(sides, low, high)
     return RowCanaries(
         kind="extreme",
         x=found.astype(rows.dtype),
@@ -393,6 +400,16 @@ def random_directions(*, parameters: int, canaries: int, support: int = 64, seed
         parameters=size,
         note=f"random directions on {k} parameters each",
     )
+
+
+def kind_named(name: str) -> str:
+    """The kind of that name: ``low-variance`` and ``low_variance`` are the same.
+
+    >>> kind_named("low-variance")
+    'low_variance'
+    """
+    wanted = name.replace("-", "_") if isinstance(name, str) else name
+    return _validate.choice("kind", wanted, tuple(KINDS))
 
 
 KINDS: dict[str, Callable[..., Canaries]] = {

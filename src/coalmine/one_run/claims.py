@@ -12,8 +12,8 @@ from coalmine import _validate
 from coalmine.bounds.one_run import Guesses, p_value
 from coalmine.bounds.one_run_dpsgd import mechanism_curve
 from coalmine.bounds.one_run_fdp import critical_count, fdp_p_value, refutes
-from coalmine.errors import UnsupportedError
-from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation
+from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, Relation
 from coalmine.theory.curves import EpsilonDeltaCurve, TradeOff
 
 METHODS = ("one_run", "one_run_fdp")
@@ -22,6 +22,10 @@ METHODS = ("one_run", "one_run_fdp")
 
 def check(claim: Claim) -> None:
     """A claim that one run can test: the coins decide whether a canary is there, so neighbours add or remove a row."""
+    if isinstance(claim, DpSgd):
+        raise InvalidInputError(
+            "claim is a DpSgd without a δ: expected MechanismClaim(mechanism=DpSgd(...), delta=...), or EpsilonClaim"
+        )
     _validate.instance("claim", claim, (EpsilonClaim, MechanismClaim))
     if claim.relation is not Relation.ADD_REMOVE:
         raise UnsupportedError(

@@ -143,7 +143,8 @@ def read_scores(path: Path) -> tuple[list[str], NDArray[np.float64]]:
     missing = [name for name in ("id", "score") if name not in columns]
     if missing:
         raise InvalidInputError(
-            f"{path}: no column {', '.join(missing)}: expected id and score, found {', '.join(columns) or 'none'}"
+            f"{path}: no column {', '.join(missing)}: expected id and score in a .csv, .npz or .jsonl file, found "
+            f"{_validate.shown(', '.join(columns)) if columns else 'none'}"
         )
     ids = [str(name) for name in columns["id"]]
     return ids, _numbers(path, ids, columns["score"])
@@ -172,8 +173,11 @@ def _csv(path: Path) -> dict[str, list[Any]]:
         header = [name.strip() for name in next(reader, [])]
         columns: dict[str, list[Any]] = {name: [] for name in header}
         if len(columns) != len(header):
-            raise InvalidInputError(f"{path}: a column name occurs more than once in {','.join(header)}")
+            names = _validate.shown(",".join(header))
+            raise InvalidInputError(f"{path}: a column name occurs more than once in {names}")
         for row in reader:
+            if not row:  # an empty line, most often the last
+                continue
             if len(row) != len(header):
                 raise InvalidInputError(
                     f"{path}: row {reader.line_num} has {len(row)} cells: expected {len(header)}, as in the header"
@@ -188,8 +192,8 @@ def _npz(path: Path) -> dict[str, list[Any]]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: np.atleast_1d(archive[name]).tolist() for name in archive.files}
-    except Exception as error:  # noqa: BLE001 - zipfile and numpy raise many kinds for a damaged file
-        raise InvalidInputError(f"{path}: not a plain .npz file: {error}") from None
+    except Exception:  # noqa: BLE001 - zipfile and numpy raise many kinds for a damaged file
+        raise InvalidInputError(f"{path}: not an .npz file of plain arrays, as numpy.savez writes it") from None
 
 
 def _json_lines(path: Path) -> dict[str, list[Any]]:

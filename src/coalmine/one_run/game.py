@@ -22,6 +22,7 @@ from coalmine.one_run.canaries import (
     GradientCanaries,
     RowCanaries,
     dirac,
+    kind_named,
     mislabeled,
     random_directions,
 )
@@ -305,7 +306,7 @@ def make_canaries(
     Returns:
         The canaries.
     """
-    kind = _validate.choice("kind", kind, tuple(name for name in KINDS if name != "new_tokens"))
+    kind = _validate.choice("kind", kind_named(kind), tuple(name for name in KINDS if name != "new_tokens"))
     if (kind == "random_tokens") != takes_tokens(network) and kind not in ("dirac", "random_directions", "mislabeled"):
         fitting = "'random_tokens' or 'mislabeled'" if takes_tokens(network) else "rows of features"
         raise _validate.reject("kind", kind, f"{fitting} for this network, or gradients")

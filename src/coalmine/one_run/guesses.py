@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from coalmine.records import Claim, EpsilonClaim
 
 POWER = 0.8
 """The chance of refuting at which numbers of guesses are compared, and which a conclusive audit must have."""
+HALF = 0.5
+"""The share of the claimed noise that a conclusive audit must have been able to refute."""
 AIMS = ("refute", "bound")
 NOISES = tuple(round(0.95**step, 4) for step in range(1, 45))
 """Trainings with so much of the noise they should have: what could be refuted is found among these."""
@@ -90,6 +93,49 @@ def power(law: laws.Law, *, canaries: int, choice: Choice) -> float:
         return 0.0
     counts = simulate(law, canaries=canaries, guess_in=choice.guess_in, guess_out=choice.guess_out)
     return float(np.mean(counts >= choice.critical))
+
+
+def refutes(claim: Claim, *, canaries: int, choice: Choice, noise: float = HALF, attack: float | None = None) -> float:
+    """The chance that a training with ``noise`` times the claimed noise is refuted by these guesses.
+
+    The plan, the judge and the warning of ``prepare`` all ask here: the claim's own law says what less noise does to
+    scores (half the noise of a subsampled mechanism sets them more than twice as far apart).
+
+    Args:
+        claim: What is tested.
+        canaries: m, all runs together.
+        choice: The guesses.
+        noise: Share of the claimed noise that the training really has.
+        attack: As in :func:`choose`.
+
+    Returns:
+        A probability, for canaries that do not disturb each other.
+
+    >>> from coalmine.records import DpSgd, MechanismClaim
+    >>> claim = MechanismClaim(mechanism=DpSgd(sample_rate=0.1, noise_multiplier=0.95, steps=100), delta=1e-5)
+    >>> choice = choose(claim, canaries=1000, confidence=0.95)
+    >>> refutes(claim, canaries=1000, choice=choice) > 0.99
+    True
+    """
+    return power(leak(claim, attack=attack, noise=noise), canaries=canaries, choice=choice)
+
+
+def seen_noise(claim: Claim, *, separation: float) -> float:
+    """The share of the claimed noise at which the best attack sets canaries this far apart: above 1 for a weaker one.
+
+    >>> from coalmine.records import DpSgd, MechanismClaim
+    >>> one_step = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
+    >>> round(seen_noise(one_step, separation=0.8), 2)
+    1.25
+    """
+    low, high = math.log(0.1), math.log(100.0)
+    for _ in range(20):
+        middle = 0.5 * (low + high)
+        if laws.leaking(claim, noise=math.exp(middle)).separation > separation:
+            low = middle
+        else:
+            high = middle
+    return math.exp(0.5 * (low + high))
 
 
 def candidates(canaries: int, *, one_sided: bool) -> tuple[tuple[int, int], ...]:

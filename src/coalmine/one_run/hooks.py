@@ -8,6 +8,7 @@ the training's own sampler and its clipping are not, because these rows do not p
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from coalmine.one_run.scorers import GradientScores
 from coalmine.records import DpSgd
 
 
-def load(path: Path, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:
+def load(path: Path | str, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:
     """Gradients from a file of ``coalmine one-run prepare``, and their ids if it has any (``score/`` has them).
 
     Args:
@@ -34,8 +35,8 @@ def load(path: Path, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str
     try:
         with np.load(path, allow_pickle=False) as archive:
             parts = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{path}: not a file of gradients: {error}") from None
+    except Exception:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
+        raise InvalidInputError(f"{path}: cannot be read: expected gradients that `one-run prepare` wrote") from None
     missing = [name for name in ("indices", "values", "parameters") if name not in parts]
     if missing:
         raise InvalidInputError(f"{path}: no array {missing[0]}: expected gradients that `one-run prepare` wrote")
@@ -91,6 +92,14 @@ class OpacusCanaries:
                 raise InvalidInputError(
                     f"{name} is for {given.parameters} parameters: expected {size}, as the optimizer has"
                 )
+        strangers = Counter(_rows(included)) - Counter(_rows(scored))
+        if strangers:
+            raise InvalidInputError(
+                f"included has {strangers.total()} canaries that are not among those scored: expected a part of scored"
+            )
+        if isinstance(getattr(optimizer.add_noise, "__self__", None), OpacusCanaries):
+            raise InvalidInputError("optimizer has canaries already: expected detach() of the others first")
+        self._steps = mechanism.steps
         self._optimizer, self._included, self._rate = optimizer, included, mechanism.sample_rate
         self._rng = np.random.default_rng(seed)
         self._scorer = GradientScores(
@@ -123,12 +132,25 @@ class OpacusCanaries:
         self._scorer.observe(_Step(released[None], shared[None]))
 
     def scores(self) -> NDArray[np.float64]:
-        """The score of every canary so far."""
+        """The score of every canary, after all steps."""
+        if not self._step:
+            raise InvalidInputError("no step was seen: expected scores() after the training, with this optimizer")
+        if self._step > self._steps:
+            raise InvalidInputError(
+                f"steps = {self._steps} of the mechanism is not allowed: expected {self._step}, as many as were trained"
+            )
         return self._scorer.log_odds(0)
 
     def detach(self) -> None:
         """The optimizer as it was."""
         self._optimizer.add_noise = self._plain
+
+
+def _rows(canaries: GradientCanaries) -> list[tuple[bytes, bytes]]:
+    """Each canary as something that can be compared."""
+    return [
+        (places.tobytes(), values.tobytes()) for places, values in zip(canaries.indices, canaries.values, strict=True)
+    ]
 
 
 class _Step:

@@ -7,28 +7,47 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
 from coalmine.bounds.one_run import Guesses, one_run
 from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
 from coalmine.bounds.one_run_fdp import one_run_fdp
+from coalmine.errors import InvalidInputError
+from coalmine.one_run import advice, laws
 from coalmine.one_run import guesses as choosing
 from coalmine.one_run.design import Design
-from coalmine.one_run.laws import GaussianLaw
-from coalmine.records import EpsilonClaim, LowerBound, OneRunScores, Outcome, Power, Verdict, plain
+from coalmine.records import (
+    EpsilonClaim,
+    LowerBound,
+    MechanismClaim,
+    OneRunScores,
+    Outcome,
+    Power,
+    Verdict,
+    plain,
+)
 
+_DISTANCE, _ROUNDING = 2.3, 0.02
+"""Kolmogorov: √n times the distance exceeds 2.3 with probability 2·exp(−2·2.3²) = 5e-5; and losses are rounded up."""
 _WRONG_WAY = 1e-3
 """Fewer right guesses than this share of coin flippers has: the scores point the wrong way."""
+_BLIND = 1e-3
+"""Scores that know nothing look better than they are with this probability (ranks of Mann and Whitney)."""
+_SAME = 1 / 3
+"""An attack that sees less than this share of what the control's attack would have seen is another attack."""
+CONTROL_PASSED = "the positive control was not refuted: this game would not have seen a broken training"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class OneRunResult:
     """What one training (or several, pooled) says about a claim.
 
     ``bounds`` begin with that of the method that decides; each of them holds at the design's confidence on its own.
     ``separation`` is μ of the attack as it was: scores as far apart as N(0, 1) and N(μ, 1), from how often a canary
-    that was in scores above one that was out. ``runs`` trainings were pooled.
+    that was in scores above one that was out. ``runs`` trainings were pooled. ``canary_kind``, ``run`` and ``digest``
+    (of the manifest) say where the canaries came from, as far as it is known.
     """
 
     design: Design
@@ -39,17 +58,42 @@ class OneRunResult:
     verdict: Verdict
     bounds: tuple[LowerBound, ...]
     runs: int = 1
+    canary_kind: str = ""
+    run: str = ""
+    digest: str = ""
 
     @property
     def epsilon(self) -> float:
         """ε that is proved by the method that decides."""
         return self.bounds[0].epsilon
 
+    def __repr__(self) -> str:
+        return (
+            f"OneRunResult({self.verdict.outcome.value}, epsilon >= {self.epsilon:.4g}, {self.guesses.correct} of "
+            f"{self.guesses.guesses} guesses right, {self.design.canaries} canaries)"
+        )
+
+    def in_words(self) -> str:
+        """The verdict and why, and what is proved: a few lines for people."""
+        verdict, bound = self.verdict, self.bounds[0]
+        sure = f"confidence {100 * verdict.confidence:g} %"
+        return "\n".join(
+            [
+                f"{verdict.outcome.value.capitalize()} ({sure})",
+                *(f"- {reason}" for reason in verdict.reasons),
+                f"Proved by {bound.method.replace('_', '-')}: epsilon is at least {bound.epsilon:.4g} at delta = "
+                f"{self.design.claim.delta:g} ({sure})",
+            ]
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types, without the scores."""
         return {
             "kind": "one_run",
             "runs": self.runs,
+            "canary_kind": self.canary_kind,
+            "run": self.run,
+            "digest": self.digest,
             "design": self.design.to_dict(),
             "guesses": plain(dataclasses.asdict(self.guesses)),
             "p_value": plain(self.p_value),
@@ -59,18 +103,26 @@ class OneRunResult:
         }
 
 
-def judge(scores: OneRunScores, *, design: Design, control: OneRunScores | None = None) -> OneRunResult:
+def judge(
+    scores: OneRunScores,
+    *,
+    design: Design,
+    control: OneRunScores | OneRunResult | None = None,
+) -> OneRunResult:
     """Test the claim of the design by the scores of one training.
 
     *refuted*: so many right guesses have a chance of at most 1 − confidence if the claim is true. *consistent*: not
-    refuted, and a training with half the noise would have been with probability 0.8 or more: either the positive
-    control says so, or scores that lie twice as far apart as these would have refuted the claim. *inconclusive*: not
-    refuted, but that says nothing.
+    refuted, and this attack would have refuted a training with half the noise. A positive control shows that. Without
+    one, only scores can show it that are the log-likelihood ratios of a claimed DP-SGD
+    (:class:`~coalmine.one_run.hooks.OpacusCanaries` and our trainer give them) and are distributed in and out as that
+    mechanism says: then it is the noise that hides the canaries. How far other scores lie apart may have nothing to do
+    with the noise: a training without any may look just like a right one. *inconclusive*: not refuted, but that says
+    nothing.
 
     Args:
         scores: Coins and scores; a larger score speaks for a canary that is in.
         design: What was fixed beforehand.
-        control: Scores of the same game against a training that is known to break the claim.
+        control: The same game against a training that is known to break the claim: with half the noise, say.
 
     Returns:
         The verdict, and the lower bounds on ε that hold.
@@ -85,9 +137,10 @@ def judge(scores: OneRunScores, *, design: Design, control: OneRunScores | None 
     _validate.instance("scores", scores, OneRunScores)
     _validate.instance("design", design, Design)
     counted = design.count(scores)
+    twin = None if control is None else _checked_control(control, scores=scores, design=design)
     bounds = lower_bounds(scores, design=design)
     separation = separation_of(scores)
-    outcome, reasons, power = _decide(scores, counted, design, control, bounds[0], separation)
+    outcome, reasons, power = _decide(scores, counted, design, twin, separation)
     return OneRunResult(
         design=design,
         scores=scores,
@@ -152,12 +205,49 @@ def separation_of(scores: OneRunScores) -> float:
     inside, outside = scores.score[scores.included], scores.score[~scores.included]
     if not inside.size or not outside.size:
         return 0.0
+    # No sample shows more than that one of its pairs is not the wrong way round.
+    area = min(_area(inside, outside), 1.0 - 0.5 / (inside.size * outside.size))
+    return max(0.0, math.sqrt(2.0) * float(special.ndtri(area)))
+
+
+def _area(inside: NDArray[np.float64], outside: NDArray[np.float64]) -> float:
+    """The share of pairs in which the canary that was in scores higher; a tie counts half."""
     ordered = np.sort(outside)
     below, level = (np.searchsorted(ordered, inside, side=side).mean() for side in ("left", "right"))
-    area = 0.5 * float(below + level) / outside.size  # a tie counts half
-    # No sample shows more than that one of its pairs is not the wrong way round.
-    area = min(area, 1.0 - 0.5 / (inside.size * outside.size))
-    return max(0.0, math.sqrt(2.0) * float(special.ndtri(area)))
+    return 0.5 * float(below + level) / outside.size
+
+
+def _checked_control(control: OneRunScores | OneRunResult, *, scores: OneRunScores, design: Design) -> OneRunScores:
+    """The scores of a control that was played as the audited run was, and is not that run itself."""
+    _validate.instance("control", control, (OneRunScores, OneRunResult))
+    if isinstance(control, OneRunResult):
+        check_control(control.design, design=design)
+        control = control.scores
+    if control.score.size != design.canaries:
+        raise InvalidInputError(
+            f"control has scores of {control.score.size} canaries: expected {design.canaries}, as the audited run has"
+        )
+    if np.array_equal(control.score, scores.score) and np.array_equal(control.included, scores.included):
+        raise InvalidInputError(
+            "control is the audited run itself: expected a training of its own that is known to break the claim"
+        )
+    return control
+
+
+def check_control(control: Design, *, design: Design) -> None:
+    """Refuse a control that was designed for something else: it would say nothing about the audited run."""
+    for field in dataclasses.fields(Design):
+        mine, other = getattr(design, field.name), getattr(control, field.name)
+        if mine != other:
+            raise InvalidInputError(
+                f"control was prepared with another {field.name.replace('_', ' ')} ({_said(other)}): expected that of "
+                f"the audited run ({_said(mine)}), so that both are the same game"
+            )
+
+
+def _said(value: Any) -> str:
+    """A field of a design, short."""
+    return str(plain(value.to_dict()) if isinstance(value, EpsilonClaim | MechanismClaim) else value)
 
 
 def _decide(
@@ -165,7 +255,6 @@ def _decide(
     counted: Guesses,
     design: Design,
     control: OneRunScores | None,
-    bound: LowerBound,
     separation: float,
 ) -> tuple[Outcome, list[str], Power | None]:
     """The outcome, why, and what could have been refuted."""
@@ -181,48 +270,118 @@ def _decide(
             None,
         )
     if choice.critical is None:
-        return (
-            Outcome.INCONCLUSIVE,
-            [
-                f"even {counted.guesses} right guesses of {counted.guesses} would not have refuted the claim: more "
-                f"canaries are needed (the most that could be proved is ε = {bound.ceiling or 0.0:.3g})"
-            ],
-            Power(alternative="an attack without a single error", probability=0.0),
-        )
+        power = Power(alternative="an attack without a single error", probability=0.0)
+        return Outcome.INCONCLUSIVE, [said, advice.too_few(design) or ""], power
     reasons = [f"{said}; {choice.critical} would have refuted the claim"]
+    blind = _blind(scores, counted)
+    if blind is not None:
+        return Outcome.INCONCLUSIVE, [*reasons, blind], None
+    if control is not None:
+        return _by_control(reasons, design, control, separation)
+    return _by_itself(reasons, design, scores, separation)
+
+
+def _blind(scores: OneRunScores, counted: Guesses) -> str | None:
+    """Why these scores tell nothing, whatever any control says; None if they tell something."""
+    inside, outside = scores.score[scores.included], scores.score[~scores.included]
     if np.ptp(scores.score) == 0.0:
-        return Outcome.INCONCLUSIVE, [*reasons, "every canary has the same score"], None
+        return "every canary has the same score"
     if special.bdtr(counted.correct, counted.guesses, 0.5) < _WRONG_WAY:
+        return (
+            "the scores point the wrong way: a larger score must speak for a canary that is in (minus the loss, not "
+            "the loss)"
+        )
+    if not inside.size or not outside.size:
+        return "the coins fell alike for all canaries"
+    # The rank test of Mann and Whitney, by its normal approximation; ties make it stricter.
+    spread = math.sqrt((scores.score.size + 1.0) / (12.0 * inside.size * outside.size))
+    if special.ndtr((0.5 - _area(inside, outside)) / spread) > _BLIND:
+        return (
+            "the scores do not tell the canaries that were in from those that were left out, so they would hardly have "
+            "shown a larger leak either, whatever a control shows: use a better score or stronger canaries"
+        )
+    return None
+
+
+def _by_control(
+    reasons: list[str], design: Design, control: OneRunScores, separation: float
+) -> tuple[Outcome, list[str], Power]:
+    """What a training that is known to break the claim says about the power of this game."""
+    caught = design.test.refuted(design.count(control), level=design.level)
+    power = Power(alternative="the positive control, played once", probability=1.0 if caught else 0.0)
+    if not caught:
+        return Outcome.INCONCLUSIVE, [*reasons, CONTROL_PASSED], power
+    seen = separation_of(control)
+    # What the control's attack would have seen of a training as claimed: at twice the control's noise, say.
+    noise = max(1.0, choosing.seen_noise(design.claim, separation=seen) / choosing.HALF)
+    expected = laws.leaking(design.claim, noise=noise).separation
+    if separation < _SAME * expected:
         return (
             Outcome.INCONCLUSIVE,
             [
                 *reasons,
-                "the scores point the wrong way: a larger score must speak for a canary that is in (minus the loss, "
-                "not the loss)",
+                f"the positive control was refuted, with scores μ = {seen:.3g} apart: the same attack on the claimed "
+                f"training is expected to see {expected:.3g}, this one saw {separation:.3g}; score both in the same "
+                "way, or the control says nothing",
             ],
-            None,
+            power,
         )
-    if control is not None:
-        return _by_control(reasons, design, control)
-    alternative = f"scores twice as far apart as these (μ = {2 * separation:.3g}, what half the noise does to them)"
+    return Outcome.CONSISTENT, [*reasons, "the positive control was refuted by the same game"], power
+
+
+def _by_itself(
+    reasons: list[str], design: Design, scores: OneRunScores, separation: float
+) -> tuple[Outcome, list[str], Power | None]:
+    """Whether the attack shows by its own result that it would have refuted half the noise."""
+    few = advice.too_few(design)
+    if few is not None:
+        half = choosing.refutes(design.claim, canaries=design.canaries, choice=design.choice())
+        power = Power(alternative="half the claimed noise, seen by the best attack there is", probability=half)
+        return Outcome.INCONCLUSIVE, [*reasons, few], power
+    ideal = laws.leaking(design.claim).separation
+    apart = f"the scores are μ = {separation:.3g} apart, where the best attack on the claimed training has {ideal:.3g}"
+    if isinstance(design.claim, EpsilonClaim) or not as_claimed(scores, design.claim):
+        doubt = (
+            "they are not the likelihood ratios that the claimed noise makes, so what limits this attack need not be "
+            "the noise, and nothing shows that less noise would have been seen"
+        )
+        return Outcome.INCONCLUSIVE, [*reasons, f"{apart}; {doubt}: {advice.CONTROL}"], None
+    noise = choosing.HALF * max(1.0, choosing.seen_noise(design.claim, separation=separation))
     power = Power(
-        alternative=alternative,
-        probability=choosing.power(GaussianLaw(mu=2.0 * separation), canaries=design.canaries, choice=choice),
+        alternative="half the claimed noise, seen by an attack as strong as this one",
+        probability=choosing.refutes(design.claim, canaries=design.canaries, choice=design.choice(), noise=noise),
     )
-    words = f"{alternative} would have refuted it with probability {power.probability:.2f}"
+    words = (
+        f"{apart}, and they are distributed as likelihood ratios under the claimed noise; {power.alternative}, would "
+        f"have been refuted with probability {power.probability:.2f}"
+    )
     if power.probability >= choosing.POWER:
         return Outcome.CONSISTENT, [*reasons, words], power
-    return Outcome.INCONCLUSIVE, [*reasons, f"{words}: this attack is too weak, or the canaries are too few"], power
+    weak = f"this attack is too weak: use a better score, or {advice.CONTROL}"
+    return Outcome.INCONCLUSIVE, [*reasons, f"{words}; {weak}"], power
 
 
-def _by_control(reasons: list[str], design: Design, control: OneRunScores) -> tuple[Outcome, list[str], Power]:
-    """What a training that is known to break the claim says about the power of this game."""
-    caught = design.test.refuted(design.count(control), level=design.level)
-    power = Power(alternative="the positive control, played once", probability=1.0 if caught else 0.0)
-    if caught:
-        return Outcome.CONSISTENT, [*reasons, "the positive control was refuted by the same game"], power
-    return (
-        Outcome.INCONCLUSIVE,
-        [*reasons, "the positive control was not refuted: this game would not have seen a broken training"],
-        power,
-    )
+def as_claimed(scores: OneRunScores, claim: MechanismClaim) -> bool:
+    """Whether the scores, in and out, are distributed as the log-likelihood ratios of the claimed mechanism.
+
+    By the distance of Kolmogorov: a right training fails with a probability of about 1e-4.
+
+    >>> from coalmine.records import DpSgd
+    >>> one_step = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
+    >>> rng = np.random.default_rng(0)
+    >>> included = rng.random(2000) < 0.5
+    >>> ratio = rng.normal(size=2000) + included - 0.5
+    >>> as_claimed(OneRunScores(included, ratio), one_step), as_claimed(OneRunScores(included, 2 * ratio), one_step)
+    (True, False)
+    """
+    from coalmine.accounting.loss_law import loss_law
+
+    losses, inside, outside = loss_law(claim.mechanism)
+    for seen, law in ((scores.score[scores.included], inside), (scores.score[~scores.included], outside)):
+        below = np.concatenate([[0.0], np.cumsum(law), [1.0]])
+        edges = np.concatenate([[losses[0] - 1e-9], losses, [losses[-1] + 1e-9]])
+        expected, places = np.interp(np.sort(seen), edges, below), np.arange(seen.size + 1) / seen.size
+        distance = max(float(np.max(places[1:] - expected)), float(np.max(expected - places[:-1])))
+        if distance > _DISTANCE / math.sqrt(seen.size) + _ROUNDING:
+            return False
+    return True

@@ -20,6 +20,11 @@ Array = NDArray[np.float64]
 class Law(Protocol):
     """The best score of one canary, in and out."""
 
+    @property
+    def separation(self) -> float:
+        """μ = √2·Φ⁻¹(A), A the chance that a canary that is in scores above one that is out."""
+        ...
+
     def right_in(self, tail: Array, /) -> Array:
         """How often a guess IN is right for the ``tail`` share of canaries with the highest scores."""
         ...
@@ -38,6 +43,11 @@ class GaussianLaw:
     """
 
     mu: float
+
+    @property
+    def separation(self) -> float:
+        """See :class:`Law`."""
+        return self.mu
 
     def right_in(self, tail: Array, /) -> Array:
         """See :class:`Law`."""
@@ -64,10 +74,18 @@ class LossLaw:
     >>> tail = np.array([0.01])
     >>> round(float(law.right_in(tail)[0]), 2), round(float(law.right_out(tail)[0]), 2)
     (0.82, 0.63)
+    >>> round(law.separation, 2)
+    0.3
     """
 
     inside: Array
     outside: Array
+
+    @property
+    def separation(self) -> float:
+        """See :class:`Law`."""
+        below = np.cumsum(self.outside) - 0.5 * self.outside  # a tie counts half
+        return float(np.sqrt(2.0) * special.ndtri(min(float(self.inside @ below), 1.0 - 1e-16)))
 
     def right_in(self, tail: Array, /) -> Array:
         """See :class:`Law`."""

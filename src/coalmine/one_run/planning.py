@@ -16,7 +16,6 @@ from coalmine.one_run import guesses
 from coalmine.records import Claim, EpsilonClaim, plain
 
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
-HALF = 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ def _forecast(claim: Claim, canaries: int, choice: guesses.Choice, confidence: f
         expected=proved(round(float(np.mean(counts)))),
         ceiling=proved(r),
         noise=choice.noise,
-        half=guesses.power(guesses.leak(claim, attack=attack, noise=HALF), canaries=canaries, choice=choice),
+        half=guesses.refutes(claim, canaries=canaries, choice=choice, attack=attack),
     )
 
 
@@ -113,7 +112,12 @@ def forecasts(
 
 
 def least_canaries(
-    claim: Claim, *, noise: float = HALF, confidence: float = 0.95, attack: float | None = None, most: int = 200_000
+    claim: Claim,
+    *,
+    noise: float = guesses.HALF,
+    confidence: float = 0.95,
+    attack: float | None = None,
+    most: int = 200_000,
 ) -> int | None:
     """The smallest number of canaries that refute a training with ``noise`` times the claimed noise, 80 % of the time.
 
@@ -136,8 +140,7 @@ def least_canaries(
 
     def enough(m: int) -> bool:
         choice = guesses.choose(claim, canaries=m, confidence=confidence, attack=attack)
-        law = guesses.leak(claim, attack=attack, noise=share)
-        return guesses.power(law, canaries=m, choice=choice) >= guesses.POWER
+        return guesses.refutes(claim, canaries=m, choice=choice, noise=share, attack=attack) >= guesses.POWER
 
     low, high = 8, 16
     while not enough(high):

@@ -33,7 +33,7 @@ from coalmine.errors import InvalidInputError
 from coalmine.one_run import files
 from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries
 from coalmine.one_run.design import Design
-from coalmine.one_run.judge import OneRunResult, judge
+from coalmine.one_run.judge import OneRunResult, check_control, judge
 from coalmine.records import OneRunScores
 
 MANIFEST, SEAL = "manifest.json", "seal.json"
@@ -272,7 +272,7 @@ def open_seal(
 def _check_forms(public: Path, tree: dict[str, Any], private: Path, secret: dict[str, Any]) -> None:
     """Both files are what they say, with every entry."""
     for path, content, form, names in (
-        (public, tree, _MANIFEST_FORM, ("run", "canaries", "runs", "design", "files", "commitment")),
+        (public, tree, _MANIFEST_FORM, ("run", "kind", "canaries", "runs", "design", "files", "commitment")),
         (private, secret, _SEAL_FORM, ("run", "secret", "judged")),
     ):
         if content.get("format") != form:
@@ -292,7 +292,7 @@ def judge_folder(
     manifest: Path | None = None,
     seal: Path | None = None,
     digest: str | None = None,
-    control: OneRunScores | None = None,
+    control: OneRunResult | OneRunScores | None = None,
 ) -> OneRunResult:
     """Open the seal and judge the scores; the seal is marked, and other scores are refused from then on.
 
@@ -302,7 +302,7 @@ def judge_folder(
         manifest: As in :func:`open_seal`.
         seal: As in :func:`open_seal`.
         digest: As in :func:`open_seal`.
-        control: As in :func:`~coalmine.one_run.judge.judge`.
+        control: As in :func:`~coalmine.one_run.judge.judge`; :func:`judge_control` makes it.
 
     Returns:
         The result. The same scores may be judged again and give the same result.
@@ -323,8 +323,14 @@ def judge_folder(
                 f"{opened.judged.get('outcome')}): whoever saw that verdict knows something about the coins; prepare a "
                 "new run"
             )
-        result = judge(joined, design=opened.design, control=control)
-        result = dataclasses.replace(result, runs=int(opened.tree["runs"]))
+        kind = str(opened.tree["kind"])
+        result = dataclasses.replace(
+            judge(joined, design=opened.design, control=control),
+            runs=int(opened.tree["runs"]),
+            canary_kind=kind,
+            run=str(opened.tree["run"]),
+            digest=files.digest(files.canonical(opened.tree)),
+        )
         if opened.judged is None:
             judged = {
                 "scores": mark,
@@ -333,3 +339,41 @@ def judge_folder(
             }
             files.write(private, _pretty({**opened.secret, "judged": judged}), secret=True)
     return result
+
+
+def judge_control(
+    folder: Path, *, scores: Path | Sequence[Path], audited: Path, manifest: Path | None = None
+) -> OneRunResult:
+    """Judge a positive control: another prepared run of the same game, whose training is known to break the claim.
+
+    Args:
+        folder: What :func:`prepare` wrote for the control.
+        scores: Its scores.
+        audited: The folder of the run that it is the control of.
+        manifest: Of the audited run, where it lies elsewhere.
+
+    Returns:
+        The result, for :func:`judge_folder`. A control of another kind of canaries, for another claim or design, or the
+        audited run itself is refused before any seal is opened.
+    """
+    mine, other = (
+        files.read_json(path, what="the manifest that `one-run prepare` wrote")
+        for path in (manifest or Path(audited) / MANIFEST, Path(folder) / MANIFEST)
+    )
+    if mine.get("run") == other.get("run"):
+        raise InvalidInputError(
+            f"control: {folder} is the audited run itself: expected a run of its own, prepared in the same way, whose "
+            "training is known to break the claim"
+        )
+    for name in ("kind", "canaries", "runs"):
+        if mine.get(name) != other.get(name):
+            raise InvalidInputError(
+                f"control: {folder} has {name} = {_validate.shown(other.get(name))}: expected "
+                f"{_validate.shown(mine.get(name))}, as the audited run has"
+            )
+    try:
+        check_control(Design.from_dict(other.get("design", {})), design=Design.from_dict(mine.get("design", {})))
+        return judge_folder(folder, scores=scores)
+    except InvalidInputError as error:
+        words = str(error)
+        raise InvalidInputError(words if words.startswith("control") else f"control: {words}") from None

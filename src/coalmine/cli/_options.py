@@ -46,15 +46,6 @@ CANARIES = (
     "dirac",
     "random-directions",
 )
-    "mislabeled",
-    "blank",
-    "extreme",
-    "low-variance",
-    "random-tokens",
-    "new-tokens",
-    "dirac",
-    "random-directions",
-)
 """What canaries of one training can be."""
 DeviceName = Annotated[
     str,

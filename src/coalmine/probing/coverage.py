@@ -37,6 +37,13 @@ def _floor(a: torch.Tensor, b: torch.Tensor) -> float:
     return 20.0 * max(rounding(a), rounding(b))
 
 
+def noise_error(bench: Bench, reading: Reading, name: str) -> float:
+    """What the rounding of the draws does to a tensor: noise cannot be shifted by less than their own spacing."""
+    kinds = {bench.tape.draw(key).value.dtype for key in bench.tape.noise_keys()}
+    eps = max((torch.finfo(one).eps for one in kinds if one.is_floating_point), default=0.0)
+    return 20.0 * eps * float(delta(reading.plain[name], reading.silent[name]).norm())
+
+
 def measure(
     bench: Bench, reading: Reading, influence: Influence, shifter: Shifter, *, known: Sequence[Finding] = ()
 ) -> Measurement:
@@ -83,7 +90,8 @@ def measure(
                 found[name] = _finding(name, text, one.row, float(bare.norm()))
             elif hidden is not None and name in hidden and not hidden.error:
                 left = float(delta(hidden[name], before).norm())
-                if left > _LEFT * size + floor and not (rescaled and not name.startswith("returned")):
+                shown = floor + noise_error(bench, reading, name)
+                if left > _LEFT * size + shown and not (rescaled and not name.startswith("returned")):
                     found[name] = _beside(name, left / size, one.row)
     if found:
         first = next(iter(found.values()))

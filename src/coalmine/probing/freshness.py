@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, Shifter, delta, rounding
+from coalmine.probing.coverage import noise_error
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, correlation_p, walk
 from coalmine.probing.search import Influence, with_row
@@ -139,7 +140,8 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
         if one.name not in without or one.name not in with_it:
             return None
         left.append(float(delta(with_it[one.name], without[one.name]).norm()) / (one.scale or 1.0))
-        floor.append(20.0 * rounding(without[one.name]) / (one.scale or 1.0))
+        error = 20.0 * rounding(without[one.name]) + noise_error(bench, reading, one.name)
+        floor.append(error / (one.scale or 1.0))
     number = float(np.linalg.norm(left))
     if number <= _CARRIED * influence.best.total + float(np.linalg.norm(floor)):
         return None

@@ -58,6 +58,15 @@ class Sample:
     """The same for the coordinates one index of the first axis further on."""
     runs: int
     """Degrees of freedom of each coordinate."""
+    grain: NDArray[np.float64] | None = None
+    """The spacing of the numbers that carry the first coordinates."""
+
+    @property
+    def spread(self) -> NDArray[np.float64]:
+        """Values, each moved at random within its own spacing: on a grid, equal angles would come too often."""
+        if self.grain is None:
+            return self.values
+        return np.asarray(self.values + self.grain * np.random.default_rng(0).uniform(-0.5, 0.5, self.values.shape))
 
     @property
     def numbers(self) -> int:
@@ -127,12 +136,36 @@ def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> P
 
 
 def sample(reading: Reading, runs: Runs) -> list[Sample]:
-    """What the tests need of the noise of every carrier in these runs."""
-    return collect([(one.name, tuple(reading.silent[one.name].shape)) for one in reading.noised], runs)
+    """What the tests need of the noise of every carrier in these runs; numbers that rounding hides are left out."""
+    from coalmine.probing.resolution import spacing
+
+    tensors, grains, places = [], [], []
+    for place, one in enumerate(reading.noised):
+        value = reading.plain[one.name]
+        shape: tuple[int, ...] = tuple(value.shape)
+        fine = np.ones(value.numel(), dtype=bool)
+        if one.name in reading.coarse:
+            fine = ~reading.coarse[one.name].numpy()
+            shape = (int(fine.sum()),)
+        if fine.any():
+            tensors.append((one.name, shape))
+            grains.append(spacing(value)[fine])
+            places.append((place, slice(None) if fine.all() else np.flatnonzero(fine)))
+    return collect(tensors, ([run[place][where] for place, where in places] for run in runs), grains=grains)
 
 
-def collect(tensors: Sequence[tuple[str, tuple[int, ...]]], runs: Iterable[Sequence[Noise]]) -> list[Sample]:
+def collect(
+    tensors: Sequence[tuple[str, tuple[int, ...]]],
+    runs: Iterable[Sequence[Noise]],
+    *,
+    grains: Sequence[Noise] | None = None,
+) -> list[Sample]:
     """What the tests need of the noise of some tensors, given by name and shape, in these runs.
+
+    Args:
+        tensors: name and shape of each.
+        runs: for each run the noise of every tensor.
+        grains: for each tensor the spacing of its numbers, where that is known.
 
     >>> draws = np.random.default_rng(0).normal(size=(50, 1, 6))
     >>> [one] = collect([("weight", (2, 3))], draws)
@@ -159,6 +192,7 @@ def collect(tensors: Sequence[tuple[str, tuple[int, ...]]], runs: Iterable[Seque
             np.array(kept[number]),
             np.array(further[number]) if further[number] else None,
             times,
+            None if grains is None else grains[number][:_KEPT],
         )
         for number, (name, shape) in enumerate(tensors)
     ]
@@ -249,7 +283,7 @@ def findings_of(
             row["short"] = bool(less)
             small += less
         row["smallest_ratio_found"] = smallest_ratio(one.numbers, size_level)
-        angles.append(folded_angles(one.values))
+        angles.append(folded_angles(one.spread))
         row["law_p"] = angle_p(angles[-1])
         tensors.append(row)
     if small:
@@ -369,6 +403,10 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
             witness="the same release in every run with the same rows",
         )
         return Measurement(name="noise", sentence=found.sentence, findings=(found,)), []
+    if reading.coarse and all(bool(where.all()) for where in reading.coarse.values()):
+        measured = {one.name for one in reading.noised} - set(reading.coarse)
+        if not measured:
+            return Measurement(name="noise", sentence="The noise was not measured.", blind=reading.too_small), []
     if not reading.carriers or (reading.nonlinear and not reading.outside):
         return (
             Measurement(
@@ -413,4 +451,9 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
         sentence = f"The smallest noise is {low['ratio']:.3g} of what is promised, in {low['tensor']}. {seen}."
     else:
         sentence = f"Noise is there in {len(samples)} tensors; its size is compared with the rows' influence. {seen}."
-    return Measurement(name="noise", sentence=sentence, findings=tuple(found_all), details=details), samples
+    return (
+        Measurement(
+            name="noise", sentence=sentence, findings=tuple(found_all), blind=reading.too_small, details=details
+        ),
+        samples,
+    )

@@ -22,7 +22,7 @@ from coalmine.probing.resolution import spacing
 from coalmine.probing.search import Influence, Tried, with_row
 
 _ROUNDINGS, _HIDDEN = 4.0, 0.5
-"""A second difference is off by so many roundings at most; where that is half of a row's influence, it shows nothing."""
+"""A second difference is off by so many roundings at most; where that is half of a row's influence, it is not shown."""
 _ALIKE = 0.02
 """Relative: copies of a row that add up to the same."""
 

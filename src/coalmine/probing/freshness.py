@@ -19,7 +19,8 @@ from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, Shifter, delta, rounding
 from coalmine.probing.coverage import noise_error
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.noise import SHARES, correlation_p, walk
+from coalmine.probing.independence import correlation_p
+from coalmine.probing.noise import SHARES, walk
 from coalmine.probing.search import Influence, with_row
 
 STEPS = 4
@@ -44,14 +45,16 @@ def measure(
         shifter: moves noise.
         level: of the whole probe.
         known: what noise does not cover within one step; the next one then knows it too, and it is not counted again.
+            Numbers that share their noise are too few for a test of chance.
     """
     findings: list[Finding] = []
     details: dict[str, object] = {}
     if reading.noise and not reading.nonlinear:
-        same = _same_noise(bench, reading, level * SHARES["steps"])
+        shared = any(one.fault == faults.SHARED_NOISE.name for one in known)
+        same = _same_noise(bench, reading, 0.0 if shared else level * SHARES["steps"])
         if same is not None:
             findings.append(same)
-    covered = all(one.fault == faults.RETURNED.name for one in known)
+    covered = all(one.fault in (faults.RETURNED.name, faults.SHARED_NOISE.name) for one in known)
     carried = _carried(bench, reading, influence, shifter) if covered else None
     if carried is not None:
         findings.append(carried)

@@ -13,7 +13,18 @@ import torch
 
 import coalmine
 from coalmine import _validate
-from coalmine.probing import additivity, carriers, controls, coverage, data_set, edges, freshness, noise, sensitivity
+from coalmine.probing import (
+    additivity,
+    carriers,
+    controls,
+    coverage,
+    data_set,
+    edges,
+    faults,
+    freshness,
+    noise,
+    sensitivity,
+)
 from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.private_step import PrivateStep
@@ -133,12 +144,13 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
     covering = coverage.measure(bench, reading, influence, shifter, known=adding.findings)
+    shared = [one for one in noised.findings if one.fault == faults.SHARED_NOISE.name]
     found = [
         moving,
         adding,
         noised,
         covering,
-        freshness.measure(bench, reading, influence, shifter, level=level, known=covering.findings),
+        freshness.measure(bench, reading, influence, shifter, level=level, known=(*covering.findings, *shared)),
         edges.empty_batch(bench, reading, known=adding.findings),
         edges.failing_rows(bench, reading, influence),
         controls.measure(bench, reading, influence, samples, level=level),

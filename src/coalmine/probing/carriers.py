@@ -474,12 +474,20 @@ class Shifter:
     def __init__(self, bench: Bench, reading: Reading) -> None:
         self._bench, self._reading = bench, reading
         self._places: dict[str, tuple[Key, int, float]] = {}
+        self.curved: dict[str, Key] = {}
+        """Draws that move a released value by a curve, and no carrier."""
         self._find()
 
     @property
     def complete(self) -> bool:
         """Whether every noisy carrier has its draw."""
         return all(one.name in self._places for one in self._reading.noised)
+
+    def free(self, numbers: int) -> list[Key]:
+        """Draws of so many numbers that no carrier shows."""
+        used = {place[0] for place in self._places.values()}
+        keys = [key for key in self._bench.tape.noise_keys() if key not in used]
+        return [key for key in keys if self._bench.tape.draw(key).value.numel() == numbers][:4]
 
     def hiding(self, moves: Mapping[str, torch.Tensor]) -> dict[Key, torch.Tensor]:
         """The shift of noise that takes these moves of the carriers back."""

@@ -7,16 +7,18 @@ returned values. What still differs has seen the row by another way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import Reading, Shifter, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading, Shifter, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.release import Observation
+from coalmine.probing.hiding import bend, effective, hide, noise_error
+from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.search import Influence, with_row
 
 _ROWS = 6
@@ -25,27 +27,19 @@ _LEFT = 0.02
 """What may be left of a difference once noise hides the row: rounding, which an optimizer may amplify."""
 
 
-def hide(bench: Bench, reading: Reading, shifter: Shifter, row: Any) -> tuple[Observation, Observation]:
-    """The step with a row more: with the recorded noise, and with noise that hides the row from every carrier."""
-    world = with_row(bench, row)
-    plain = bench.scaled(world, 1.0)
-    moves = {one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain}
-    return plain, bench.shifted(world, shifter.hiding(moves))
-
-
 def _floor(a: torch.Tensor, b: torch.Tensor) -> float:
     return 20.0 * max(rounding(a), rounding(b))
 
 
-def noise_error(bench: Bench, reading: Reading, name: str) -> float:
-    """What the rounding of the draws does to a tensor: noise cannot be shifted by less than their own spacing."""
-    kinds = {bench.tape.draw(key).value.dtype for key in bench.tape.noise_keys()}
-    eps = max((torch.finfo(one).eps for one in kinds if one.is_floating_point), default=0.0)
-    return 20.0 * eps * float(delta(reading.plain[name], reading.silent[name]).norm())
-
-
 def measure(
-    bench: Bench, reading: Reading, influence: Influence, shifter: Shifter, *, known: Sequence[Finding] = ()
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    shifter: Shifter,
+    samples: Sequence[Sample],
+    *,
+    level: float,
+    known: Sequence[Finding] = (),
 ) -> Measurement:
     """Find what the rows change and the noise does not cover.
 
@@ -54,6 +48,8 @@ def measure(
         reading: its carriers.
         influence: the rows that were tried.
         shifter: moves noise.
+        samples: the noise in each carrier.
+        level: of the whole probe.
         known: what rows do to the noise; a row whose noise is another cannot be hidden, and is not counted again.
     """
     rescaled = any(one.fault in _RESCALED for one in known)
@@ -61,14 +57,14 @@ def measure(
         return Measurement(name="coverage", sentence="Without noise nothing is covered.", details={"reached": 0})
     found: dict[str, Finding] = {}
     reached: set[str] = set()
-    for one in influence.witnesses(len(reading.carriers))[:_ROWS]:
-        plain, hidden = (
-            hide(bench, reading, shifter, one.row)
-            if shifter.complete
-            else (bench.scaled(with_row(bench, one.row), 1.0), None)
-        )
+    # A row that is not clipped reaches what counts such rows; one that moves most is clipped.
+    least = min(influence.tried, key=lambda one: one.total)
+    for one in (*influence.witnesses(len(reading.carriers))[:_ROWS], least):
+        hidden = hide(bench, reading, shifter, one.row) if shifter.complete else None
+        plain = bench.scaled(with_row(bench, one.row), 1.0) if hidden is None else hidden.plain
         if plain.error:
             continue
+        bent: dict[str, float] = {}
         for name, before in reading.plain.released.items():
             if name in found or name not in plain:
                 continue
@@ -88,11 +84,21 @@ def measure(
                     "it carries no noise" if name not in reading.noisy else f"{bare.numel()} of its numbers carry none"
                 )
                 found[name] = _finding(name, text, one.row, float(bare.norm()))
-            elif hidden is not None and name in hidden and not hidden.error:
-                left = float(delta(hidden[name], before).norm())
-                shown = floor + noise_error(bench, reading, name)
-                if left > _LEFT * size + shown and not (rescaled and not name.startswith("returned")):
-                    found[name] = _beside(name, left / size, one.row)
+            elif hidden is not None and name in hidden.shown and not hidden.shown.error:
+                left = float(delta(hidden.shown[name], before).norm())
+                within = _LEFT * size + floor + noise_error(bench, reading, name)
+                if left > within and not (rescaled and not name.startswith("returned")):
+                    price = bend(bench, shifter, hidden, name, before, within=within)
+                    if price is None:
+                        found[name] = _beside(name, left / size, one.row)
+                    else:
+                        bent[name] = price
+        if bent:
+            real = effective(
+                reading, one, samples, float(np.linalg.norm(list(bent.values()))), level=level * SHARES["size"]
+            )
+            if real is not None and real < bench.subject.noise_multiplier * (1.0 - TOLERANCE):
+                found[", ".join(bent)] = _together(bent, real, bench.subject.noise_multiplier, one.row, level)
     if found:
         first = next(iter(found.values()))
         sentence = first.sentence if len(found) == 1 else f"{first.sentence} So do {len(found) - 1} more."
@@ -125,6 +131,19 @@ def _finding(name: str, text: str, row: Any, number: float | None) -> Finding:
         number=number,
         allowed=0.0,
         witness=f"{name}, with one row more: {rows.describe(row)}",
+    )
+
+
+def _together(names: Iterable[str], real: float, promised: float, row: Any, level: float) -> Finding:
+    """Values with noise of their own, released beside the private sum, of which too little is left."""
+    return faults.finding(
+        faults.TOO_SENSITIVE,
+        f"With {', '.join(names)} released beside the private sum, the noise multiplier is at most {real:.3g}, where "
+        f"{promised:.3g} is promised.",
+        number=real,
+        allowed=promised,
+        witness=rows.describe(row),
+        level=level * SHARES["size"],
     )
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, Shifter, delta, rounding
-from coalmine.probing.coverage import noise_error
 from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.hiding import bend, hide, noise_error
 from coalmine.probing.independence import correlation_p
 from coalmine.probing.noise import SHARES, walk
 from coalmine.probing.search import Influence, with_row
@@ -119,13 +119,13 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
     if bench.behind:  # calls that release nothing come first: the row is in the first of them
         hiding: dict[Any, Any] = {}
     else:
-        plain = bench.scaled(world, 1.0)
-        if not plain.whole(reading.plain):
+        hidden = hide(bench, reading, shifter, row)
+        if not hidden.plain.whole(reading.plain):
             return None
-        moves = {
-            one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain
-        }
-        hiding = shifter.hiding(moves)
+        for name in shifter.curved:
+            before = reading.plain[name]
+            bend(bench, shifter, hidden, name, before, within=20.0 * rounding(before))
+        hiding = hidden.shift
     shown = []
     for changed in (False, True):
         bench.rewind()

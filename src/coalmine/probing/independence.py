@@ -182,9 +182,7 @@ def _sums(samples: Sequence[Sample], level: float) -> list[Finding]:
         p = 2.0 * min(float(law.cdf(share)), float(law.sf(share)))
         if p < level / len(samples):
             ratio = share * numbers
-            text = (
-                f"The sum of the noise in {name} has {ratio:.3g} times the variance that independent noise gives it."
-            )
+            text = f"The sum of the noise in {name} has {ratio:.3g} times the variance that independent noise gives it."
             return [_finding(text, ratio, f"{name}, {numbers} numbers", level / len(samples))]
     return []
 

@@ -143,7 +143,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     shifter = carriers.Shifter(bench, reading)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
-    covering = coverage.measure(bench, reading, influence, shifter, known=adding.findings)
+    covering = coverage.measure(bench, reading, influence, shifter, samples, level=level, known=adding.findings)
     shared = [one for one in noised.findings if one.fault == faults.SHARED_NOISE.name]
     found = [
         moving,

@@ -1,4 +1,4 @@
-"""Values that follow noise of their own by a curve: they are hidden with the row, or found where their noise is short."""
+"""Values that follow noise of their own by a curve: they are hidden, or their noise is too small."""
 
 import pytest
 import torch

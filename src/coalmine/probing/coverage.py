@@ -7,13 +7,13 @@ returned values. What still differs has seen the row by another way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from coalmine.probing import faults, rows
+from coalmine.probing import elsewhere, faults, rows
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading, Shifter, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
@@ -59,9 +59,15 @@ def measure(
     reached: set[str] = set()
     # A row that is not clipped reaches what counts such rows; one that moves most is clipped.
     least = min(influence.tried, key=lambda one: one.total)
-    for one in (*influence.witnesses(len(reading.carriers))[:_ROWS], least):
-        hidden = hide(bench, reading, shifter, one.row) if shifter.complete else None
-        plain = bench.scaled(with_row(bench, one.row), 1.0) if hidden is None else hidden.plain
+    tried = [(one, with_row(bench, one.row)) for one in (*influence.witnesses(len(reading.carriers))[:_ROWS], least)]
+    tried.append((influence.best, bench.replaced({0: influence.best.row})))
+    bench.scaled(reading.base, 1.0)
+    outside, shows = elsewhere.read(bench.subject.step, bench.release), dict[str, str]()
+    for one, world in tried:
+        hidden = hide(bench, reading, shifter, world) if shifter.complete else None
+        plain = bench.scaled(world, 1.0) if hidden is None else hidden.plain
+        if hidden is not None:
+            shows |= _shown_elsewhere(bench, outside)
         if plain.error:
             continue
         bent: dict[str, float] = {}
@@ -109,7 +115,33 @@ def measure(
         name="coverage",
         sentence=sentence,
         findings=tuple(_few(list(found.values()))),
+        blind=_named(list(shows)),
         details={"reached": len(reached), "uncovered": sorted(found), "hidden": shifter.complete},
+    )
+
+
+def _shown_elsewhere(bench: Bench, before: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """What the last run left outside its state that differs although noise hid the row."""
+    after = elsewhere.read(bench.subject.step, bench.release)
+    found = {}
+    for name in (*before, *after):
+        if name not in before or name not in after or before[name].shape != after[name].shape:
+            found[name] = name
+            continue
+        size = float(before[name].double().norm())
+        if not float(delta(after[name], before[name]).norm()) <= 1e-3 * size + _floor(after[name], before[name]):
+            found[name] = name
+    return found
+
+
+def _named(names: list[str]) -> str:
+    """The blindness that values outside the state leave."""
+    if not names:
+        return ""
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return (
+        f"the step also changes {names[0]}{more}, which is not in state and shows a row that noise hides from the "
+        f'private sum; if anybody ever sees it, hand it over in state; if nobody does, say kept=("{names[0]}",)'
     )
 
 

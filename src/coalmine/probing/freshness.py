@@ -119,7 +119,7 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
     if bench.behind:  # calls that release nothing come first: the row is in the first of them
         hiding: dict[Any, Any] = {}
     else:
-        hidden = hide(bench, reading, shifter, row)
+        hidden = hide(bench, reading, shifter, world)
         if not hidden.plain.whole(reading.plain):
             return None
         for name in shifter.curved:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import Reading, Shifter, delta
 from coalmine.probing.noise import Sample
 from coalmine.probing.release import Observation
-from coalmine.probing.search import Tried, with_row
+from coalmine.probing.search import Tried
 from coalmine.probing.tape import Key
 
 Shift = dict[Key, torch.Tensor]
@@ -36,9 +35,8 @@ class Hidden:
     shown: Observation
 
 
-def hide(bench: Bench, reading: Reading, shifter: Shifter, row: Any) -> Hidden:
-    """Hide a row from every carrier."""
-    world = with_row(bench, row)
+def hide(bench: Bench, reading: Reading, shifter: Shifter, world: World) -> Hidden:
+    """Hide from every carrier what a world has that the batch has not."""
     plain = bench.scaled(world, 1.0)
     moves = {one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain}
     shift = shifter.hiding(moves)

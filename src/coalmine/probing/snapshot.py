@@ -12,6 +12,7 @@ import enum
 import functools
 import io
 import random
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -182,9 +183,9 @@ class Snapshot:
             self._cell(cell, name)
         self._visit(function.__defaults__, path)
         self._visit(function.__kwdefaults__, path)
-        if _is_library(function):
+        if is_library(function):
             return
-        names = _names_in(function.__code__)
+        names = names_in(function.__code__)
         space = function.__globals__
         read = {name: space[name] for name in names if name in space}
         written = {name: value for name, value in read.items() if isinstance(value, (int, float, str, type(None)))}
@@ -194,9 +195,9 @@ class Snapshot:
             if isinstance(value, types.ModuleType):
                 for inner in names:
                     member = value.__dict__.get(inner)
-                    if isinstance(member, types.FunctionType) and not _is_library(member):
+                    if isinstance(member, types.FunctionType) and not is_library(member):
                         self._visit(member, f"{name}.{inner}")
-            elif not isinstance(value, types.FunctionType) or not _is_library(value):
+            elif not isinstance(value, types.FunctionType) or not is_library(value):
                 self._refer(space, name, value)
                 self._visit(value, name)
 
@@ -262,14 +263,19 @@ def _slots(kind: type) -> list[str]:
     return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-def _is_library(function: types.FunctionType) -> bool:
-    name = function.__code__.co_filename
+def is_library(value: types.FunctionType | type) -> bool:
+    """Whether a function or a class is a library's, and not the user's own."""
+    if isinstance(value, types.FunctionType):
+        name = value.__code__.co_filename
+    else:
+        module = sys.modules.get(value.__module__)
+        name = getattr(module, "__file__", None) or ("" if value.__module__ == "__main__" else "<frozen")
     return "site-packages" in name or name.startswith((_STDLIB, "<frozen"))
 
 
-def _names_in(code: types.CodeType) -> set[str]:
+def names_in(code: types.CodeType) -> set[str]:
     """The global names that a function reads, with those of the functions inside it."""
-    inner = (_names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    inner = (names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
     return set(code.co_names).union(*inner)
 
 

@@ -61,6 +61,17 @@ class Bench:
         self.release = Release(state, self._snapshot, kept=subject.kept)
         self.tape = Tape(references=self._snapshot.references)
         self.start = self.release.read(None, self._more())
+        self._check_finite()
+
+    def _check_finite(self) -> None:
+        """An error where the rows or the parameters are not finite: nothing could be compared."""
+        for number, one in enumerate(rows.numbers(self.base)):
+            if one.dtype.kind == "f" and not np.isfinite(one).all():
+                part = f"part {number} of batch" if number else "batch"
+                raise InvalidInputError(f"{part} holds NaN or infinity: expected finite rows, public or made up")
+        for name in self.release.names.values():
+            if name in self.start and not bool(torch.isfinite(self.start[name]).all()):
+                raise InvalidInputError(f"{name} holds NaN or infinity before the step: expected finite parameters")
 
     @property
     def modules(self) -> list[torch.nn.Module]:

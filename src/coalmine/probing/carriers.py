@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.probing import resolution, rows
@@ -76,6 +78,10 @@ class Reading:
     def noised(self) -> list[Carrier]:
         """Everything with noise of its own."""
         return [one for one in (*self.carriers, *self.extras) if one.name in self.noisy]
+
+    def grain(self, name: str) -> NDArray[np.float64]:
+        """The spacing of a tensor's numbers."""
+        return resolution.spacing(self.plain[name])
 
     @property
     def too_small(self) -> str:

@@ -7,6 +7,7 @@ returned values. What still differs has seen the row by another way.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from coalmine.probing.search import Influence, with_row
 
 _ROWS = 6
 _RESCALED = (faults.DIVISOR.name, faults.NOISE_DEPENDS.name, faults.LEFT_OUT.name)
+_SHOWN = 3
+"""Findings of one kind that are listed."""
 _LEFT = 0.02
 """What may be left of a difference once noise hides the row: rounding, which an optimizer may amplify."""
 
@@ -146,20 +149,28 @@ def _named(names: list[str]) -> str:
 
 
 def _few(found: list[Finding]) -> list[Finding]:
-    """At most three of a kind: the details list all."""
+    """At most three of a kind; the last one says how many more there are, and the details list all."""
     shown: list[Finding] = []
-    for one in found:
-        if sum(other.fault == one.fault for other in shown) < 3:
-            shown.append(one)
+    for fault in dict.fromkeys(one.fault for one in found):
+        alike = [one for one in found if one.fault == fault]
+        if len(alike) > _SHOWN:
+            more = f" So it is in {len(alike) - _SHOWN} more."
+            alike = [*alike[: _SHOWN - 1], dataclasses.replace(alike[_SHOWN - 1], sentence=alike[2].sentence + more)]
+        shown += alike
     return shown
 
 
 def _finding(name: str, text: str, row: Any, number: float | None) -> Finding:
     fault = faults.RETURNED if name.startswith("returned") else faults.UNNOISED
-    what = "The step returns a value" if name.startswith("returned") else f"The step changes {name}"
+    said = f"The step changes {name}, which depends on the rows, and {text}."
+    if name.startswith("returned"):
+        said = (
+            f"The step returns a value ({name}) that depends on the rows, and {text}. If nobody outside sees it, say "
+            f'kept=("{name}",).'
+        )
     return faults.finding(
         fault,
-        f"{what} that depends on the rows, and {text}.",
+        said,
         number=number,
         allowed=0.0,
         witness=f"{name}, with one row more: {rows.describe(row)}",
@@ -180,9 +191,12 @@ def _together(names: Iterable[str], real: float, promised: float, row: Any, leve
 
 
 def _beside(name: str, left: float, row: Any) -> Finding:
+    share = "all" if left > 0.99 else f"{left:.3g}"
+    say = f' If nobody outside sees it, say kept=("{name}",).' if name.startswith("returned") else ""
     return faults.finding(
         faults.RETURNED if name.startswith("returned") else faults.PARTLY_NOISED,
-        f"{name} still shows the row ({left:.3g} of the difference) when noise hides it from the private sum.",
+        f"One row changes {name} in a way that its noise cannot hide: when noise hides the row from the private sum, "
+        f"{share} of the change is still there.{say}",
         number=left,
         allowed=0.0,
         witness=f"{name}, with one row more: {rows.describe(row)}",

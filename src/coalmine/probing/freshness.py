@@ -151,8 +151,8 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
     share = number / influence.best.total
     return faults.finding(
         faults.CARRIED_OVER,
-        f"A row of one batch moves the release of the next by {share:.3g} of its own influence, although noise hid it "
-        "before."
+        f"A row of one batch still moves the release of the next step, {share:.3g} times as far as it moves its own, "
+        "although noise hid it there."
         if not bench.behind
         else f"{bench.behind + 1} batches share one noise: a row of the first moves the release after the last.",
         number=share,

@@ -143,8 +143,6 @@ def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> P
 
 def sample(reading: Reading, runs: Runs) -> list[Sample]:
     """What the tests need of the noise of every carrier in these runs; numbers that rounding hides are left out."""
-    from coalmine.probing.resolution import spacing
-
     tensors, grains, places = [], [], []
     for place, one in enumerate(reading.noised):
         value = reading.plain[one.name]
@@ -155,7 +153,7 @@ def sample(reading: Reading, runs: Runs) -> list[Sample]:
             shape = (int(fine.sum()),)
         if fine.any():
             tensors.append((one.name, shape))
-            grains.append(spacing(value)[fine])
+            grains.append(reading.grain(one.name)[fine])
             places.append((place, slice(None) if fine.all() else np.flatnonzero(fine)))
     return collect(tensors, ([run[place][where] for place, where in places] for run in runs), grains=grains)
 

@@ -24,6 +24,7 @@ from coalmine.probing import (
     freshness,
     noise,
     sensitivity,
+    units,
 )
 from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
@@ -76,6 +77,7 @@ def probe(
     level = _validate.open_unit("level", level)
     replays = _validate.integer("replays", replays, at_least=20)
     tries = _validate.integer("tries", tries, at_least=10)
+    seed = _validate.integer("seed", seed, at_least=0, at_most=2**32 - 1)
     began = time.perf_counter()
     with on_bench(subject, seed=seed) as bench:
         measured = _measure(bench, level=level, replays=replays, tries=tries, seed=seed)
@@ -155,7 +157,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         edges.failing_rows(bench, reading, influence),
         controls.measure(bench, reading, influence, samples, level=level),
     ]
-    return [one for one in found if one is not None]
+    return units.measured([one for one in found if one is not None])
 
 
 def _searched(bench: Bench, reading: carriers.Reading, *, tries: int, seed: int) -> Influence:

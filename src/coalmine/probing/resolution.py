@@ -7,6 +7,8 @@ says nothing about noise or rows.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -55,4 +57,4 @@ def with_rounding(length: float, error: float, numbers: int) -> float:
     >>> round(with_rounding(1.0, 0.1, 100), 3)
     1.08
     """
-    return float(np.hypot(length, 2.0 * error)) + _OFTEN * error / max(numbers, 1) ** 0.5
+    return math.hypot(length, 2.0 * error) + _OFTEN * error / math.sqrt(max(numbers, 1))

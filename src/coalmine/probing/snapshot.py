@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coalmine.errors import UnsupportedError
+from coalmine.errors import InvalidInputError, UnsupportedError
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _ATOMS = (
@@ -44,6 +44,7 @@ _ATOMS = (
 # Rows are input and stay what they are: a data set is not copied, however the step can reach it.
 _LEFT_ALONE = (torch.utils.data.Dataset, torch.autograd.graph.Node, enum.Enum)
 _LEFT_ALONE_MODULES = {"logging", "threading", "_thread", "weakref", "typing", "re", "inspect", "abc"}
+_HOLDS_NOTHING = (str, bytes, bool, int, float, complex, types.FunctionType, types.ModuleType, type)
 _CANNOT_BE_COPIED = (types.GeneratorType, types.CoroutineType, io.IOBase)
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 CONSTRUCTORS: tuple[Any, ...] = (np.random.default_rng, np.random.RandomState, np.random.Generator, random.Random)
@@ -58,6 +59,11 @@ def check(state: Any, path: str = "state") -> None:
     elif isinstance(state, (list, tuple)):
         for position, value in enumerate(state):
             check(value, f"{path}[{position}]")
+    elif path == "state" and isinstance(state, _HOLDS_NOTHING):
+        raise InvalidInputError(
+            f"{path} is of type {type(state).__name__}, which holds nothing that a step changes: expected modules, "
+            "optimizers, objects with a state_dict, tensors, arrays, and lists or dicts of them"
+        )
     elif not (isinstance(state, (*_ATOMS, *GENERATORS, torch.Tensor, np.ndarray)) or hasattr(state, "__dict__")) or (
         isinstance(state, _CANNOT_BE_COPIED)
     ):

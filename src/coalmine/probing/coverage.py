@@ -16,9 +16,9 @@ import torch
 
 from coalmine.probing import elsewhere, faults, rows
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import TOLERANCE, Reading, Shifter, delta, rounding
+from coalmine.probing.carriers import Reading, Shifter, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.hiding import bend, effective, hide, noise_error
+from coalmine.probing.hiding import bend, effective, hide, may_follow_a_curve, noise_error
 from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.search import Influence, with_row
 
@@ -97,7 +97,9 @@ def measure(
                 left = float(delta(hidden.shown[name], before).norm())
                 within = _LEFT * size + floor + noise_error(bench, reading, name)
                 if left > within and not (rescaled and not name.startswith("returned")):
-                    price = bend(bench, shifter, hidden, name, before, within=within)
+                    price = None
+                    if may_follow_a_curve(reading, name):
+                        price = bend(bench, shifter, hidden, name, before, within=within)
                     if price is None:
                         found[name] = _beside(name, left / size, one.row)
                     else:
@@ -106,7 +108,7 @@ def measure(
             real = effective(
                 reading, one, samples, float(np.linalg.norm(list(bent.values()))), level=level * SHARES["size"]
             )
-            if real is not None and real < bench.subject.noise_multiplier * (1.0 - TOLERANCE):
+            if real is not None and real < bench.subject.noise_multiplier * (1.0 - _LEFT):
                 found[", ".join(bent)] = _together(bent, real, bench.subject.noise_multiplier, one.row, level)
     if found:
         first = next(iter(found.values()))

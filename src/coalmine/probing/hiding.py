@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import Reading, Shifter, delta
+from coalmine.probing.carriers import Reading, Shifter, delta, rounding
 from coalmine.probing.noise import Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Tried
@@ -50,6 +50,13 @@ def noise_error(bench: Bench, reading: Reading, name: str) -> float:
     return 20.0 * eps * float(delta(reading.plain[name], reading.silent[name]).norm())
 
 
+def may_follow_a_curve(reading: Reading, name: str) -> bool:
+    """Whether a value may have noise of its own; the noise of a parameter is that of the private sum, and linear."""
+    one = reading.silent[name].numel() == 1
+    door = any(carrier.door for carrier in reading.carriers)
+    return (one or door) and f"gradient of {name}" not in reading.silent.gradients
+
+
 def bend(
     bench: Bench, shifter: Shifter, hidden: Hidden, name: str, target: torch.Tensor, *, within: float
 ) -> float | None:
@@ -69,7 +76,7 @@ def bend(
     known = shifter.curved.get(name)
     for key in [known] if known is not None else shifter.free(target.numel()):
         found = _solved(bench, hidden, key, name, target, within)
-        if found is not None:
+        if found is not None and _separate(bench, hidden, key, name, found[0]):
             shifter.curved[name] = key
             hidden.shift[key], hidden.shown = found
             law = bench.tape.draw(key).normal
@@ -85,20 +92,35 @@ def _solved(
     drawn = bench.tape.draw(key).value
     at = torch.zeros(drawn.numel(), dtype=torch.float64)
     off = delta(hidden.shown[name], target)
+    best: tuple[torch.Tensor, Observation] | None = None
     step = torch.full_like(at, 0.1 * max(float(drawn.double().abs().mean()), 1e-3))
     for _ in range(_STEPS):
         shown = bench.shifted(hidden.world, {**hidden.shift, key: at + step})
         if shown.error or name not in shown or shown[name].shape != target.shape:
-            return None
+            break
         after = delta(shown[name], target)
         slope = (after - off) / step
         if bool(((slope == 0.0) & (after != 0.0)).any()) or not bool(torch.isfinite(slope).all()):
-            return None
+            break
         at, off = at + step, after
         if float(off.norm()) <= within:
-            return at, shown
+            best = at, shown
+        if float(off.norm()) <= 4.0 * rounding(target):
+            break
         step = torch.where(off == 0.0, torch.full_like(off, 1e-12), -off / slope)
-    return None
+    return best
+
+
+def _separate(bench: Bench, hidden: Hidden, key: Key, name: str, shift: torch.Tensor) -> bool:
+    """Whether each number of a value follows its own number of the draw: otherwise the shift is one of many."""
+    if shift.numel() == 1:
+        return True
+    moved = torch.arange(shift.numel()) % 2 == 0
+    half = bench.shifted(hidden.world, {**hidden.shift, key: torch.where(moved, shift, 0.0)})
+    if half.error or name not in half:
+        return False
+    apart = delta(half[name], hidden.shown[name])
+    return not bool(apart[~moved].any())
 
 
 def effective(reading: Reading, one: Tried, samples: Sequence[Sample], more: float, *, level: float) -> float | None:

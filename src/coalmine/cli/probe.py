@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coalmine import _validate
 from coalmine.cli._output import Json, print_json, print_lines, print_table
-from coalmine.errors import InvalidInputError
+from coalmine.errors import CoalmineError, InvalidInputError
 
 if TYPE_CHECKING:
     from coalmine.probing.findings import Measurement, ProbeReport
@@ -47,6 +48,7 @@ def probe(
     if report is not None:
         reports.check_packages()
         reports.check_target(report)
+    processes = _validate.integer("processes", processes, at_least=1)
     make_step = load_function("step", step)
     make_loader = load_function("loader", loader) if loader is not None else None
     if sample_rate is not None and loader is None:
@@ -76,7 +78,7 @@ def _one_process(
     """The step, and with a loader its sampler too; they share the level."""
     import coalmine
 
-    made = make_step()  # type: ignore[operator]
+    made = _called("step", make_step)
     if not isinstance(made, coalmine.PrivateStep):
         raise InvalidInputError(
             f"step gave an object of type {type(made).__name__}: expected a coalmine.PrivateStep "
@@ -86,8 +88,22 @@ def _one_process(
     found = coalmine.probe(made, replays=replays, **share)
     if make_loader is None:
         return found
-    sampled = coalmine.probe_sampler(make_loader(), sample_rate=sample_rate, **share)  # type: ignore[operator]
+    sampled = coalmine.probe_sampler(_called("loader", make_loader), sample_rate=sample_rate, **share)
     return type(found).join([found, sampled], subject=found.subject)
+
+
+def _called(name: str, make: Any) -> Any:
+    """What a function of the user makes; where it fails, its own words."""
+    try:
+        return make()
+    except (Exception, SystemExit) as error:
+        if isinstance(error, CoalmineError):
+            raise
+        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InvalidInputError(
+            f"{name}: the function failed ({words}); expected one that is called without arguments and gives "
+            + ("a coalmine.PrivateStep" if name == "step" else "a data loader")
+        ) from None
 
 
 def _level(level: float | None) -> dict[str, Any]:

@@ -393,6 +393,9 @@ def _load(name: str, text: str) -> Any:
     module, colon, path = text.partition(":")
     if not colon or not module or not path:
         raise _validate.reject(name, text, "module:function, such as mytraining:train")
+    if module.endswith(".py"):
+        named = module.removesuffix(".py").replace("/", ".")
+        raise _validate.reject(name, text, f"the module's name, not its file: {named}:{path}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

@@ -81,6 +81,7 @@ class Checks:
     def _check(self, name: str, subject: Any, options: dict[str, Any], defaults: dict[str, Any]) -> Any:
         """Run a check under the time limit, record what it says, and fail the test where it must."""
         import coalmine
+        from coalmine import errors
 
         allowed = options.pop("allow_inconclusive", self._marker.get("allow_inconclusive", False))
         limit = self._marker.get("time_limit")
@@ -89,8 +90,11 @@ class Checks:
             arguments: tuple[Any, ...] = (subject, options.pop("score"))
         else:
             arguments = (subject,)
-        with _limited(limit, name):
-            result = getattr(coalmine, name)(*arguments, **{**defaults, **options})
+        try:
+            with _limited(limit, name):
+                result = getattr(coalmine, name)(*arguments, **{**defaults, **options})
+        except errors.CoalmineError as error:
+            pytest.fail(f"coalmine.{name}: {error}", pytrace=False)
         verdict, words = str(result.verdict), result.in_words()
         self._properties += [(f"coalmine.{name}.verdict", verdict), (f"coalmine.{name}", words)]
         if verdict == "refuted":

@@ -18,8 +18,11 @@ from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
+from coalmine.probing.resolution import spacing
 from coalmine.probing.search import Influence, Tried, with_row
 
+_ROUNDINGS, _HIDDEN = 4.0, 0.5
+"""A second difference is off by so many roundings at most; where that is half of a row's influence, it is not shown."""
 _ALIKE = 0.02
 """Relative: copies of a row that add up to the same."""
 
@@ -53,7 +56,8 @@ def carrier_offset(bench: Bench, reading: Reading) -> torch.Tensor:
 
 def carrier_error(shown: Observation, reading: Reading) -> float:
     """What rounding may do to the carriers together."""
-    return float(np.linalg.norm([rounding(shown[one.name]) / (one.scale or 1.0) for one in reading.carriers]))
+    errors = [np.linalg.norm(spacing(shown[one.name])) / (one.scale or 1.0) for one in reading.carriers]
+    return float(np.linalg.norm(errors))
 
 
 def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay | None:
@@ -75,7 +79,7 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
             number = float(_second_difference([one.vector for one in whole], (1, 1, 1, 1)).norm())
             sizes = [one.rows for one in whole]
             left = float(_second_difference([one.vector for one in whole], sizes).norm()) / max(sizes)
-            floor = 8.0 * max(one.error for one in whole)
+            floor = _ROUNDINGS * max(one.error for one in whole)
             if number > TOLERANCE * unit + floor and (best is None or number / unit > best.number):
                 text = f"{len(keep)} rows of the batch with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
                 best = Interplay(number / unit, text, left / number)
@@ -232,6 +236,10 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
         )
     elif found and not any(one.fault == faults.DIVISOR.name for one in findings):
         findings.append(_interplay_finding(bench, reading, influence, found))
+    error = _ROUNDINGS * carrier_error(reading.silent, reading)
+    blind = ""
+    if not findings and error > _HIDDEN * influence.best.total > 0.0:
+        blind = "rows move the release too little to compare them: at this learning rate rounding is as large"
     if findings:
         sentence = findings[0].sentence
     elif influence.best.total == 0.0:
@@ -242,6 +250,7 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
         name="additivity",
         sentence=sentence,
         findings=tuple(findings),
+        blind=blind,
         details={
             "second_difference": found.number if found else 0.0,
             "noise_ratio": float(max((abs(one.number - 1.0) for one in ratios), default=0.0)),

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from coalmine.errors import InvalidInputError
-from coalmine.probing import rows
+from coalmine.probing import elsewhere, rows
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.release import Observation, Release
 from coalmine.probing.snapshot import Snapshot, library_generators
@@ -55,9 +55,23 @@ class Bench:
         self.behind = 0
         """Calls that release nothing before the one that runs start from."""
         self._snapshot = self._origin = self._copied()
-        self.release = Release(subject.state, self._snapshot, kept=subject.kept)
+        state = subject.state
+        if state is None and not (self._snapshot.modules or self._snapshot.optimizers):
+            state = elsewhere.state_of(subject.step)
+        self.release = Release(state, self._snapshot, kept=subject.kept)
         self.tape = Tape(references=self._snapshot.references)
         self.start = self.release.read(None, self._more())
+        self._check_finite()
+
+    def _check_finite(self) -> None:
+        """An error where the rows or the parameters are not finite: nothing could be compared."""
+        for number, one in enumerate(rows.numbers(self.base)):
+            if one.dtype.kind == "f" and not np.isfinite(one).all():
+                part = f"part {number} of batch" if number else "batch"
+                raise InvalidInputError(f"{part} holds NaN or infinity: expected finite rows, public or made up")
+        for name in self.release.names.values():
+            if name in self.start and not bool(torch.isfinite(self.start[name]).all()):
+                raise InvalidInputError(f"{name} holds NaN or infinity before the step: expected finite parameters")
 
     @property
     def modules(self) -> list[torch.nn.Module]:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.probing import rows
+from coalmine.probing import resolution, rows
 from coalmine.probing.bench import SPARE, Bench, World
 from coalmine.probing.noise import TOLERANCE as TOLERANCE
 from coalmine.probing.release import Observation
@@ -21,6 +23,8 @@ from coalmine.probing.tape import Key, Layout, Site
 
 _CALLS = 4
 """Calls after which a step that has changed nothing is given up."""
+_GRAINS = 0.025
+"""Beside an optimizer's door: the most that rounding may be of a tensor's noise, or it says nothing."""
 _FAR = (-30.0, -3e3, 3e3)
 """Factors for noise that turn every sign: an optimizer that keeps only signs (Adam, at first) responds to them too."""
 
@@ -62,6 +66,8 @@ class Reading:
     """Noise is there, but not on the tape: it can be renewed, not silenced."""
     shared: tuple[tuple[str, str], ...] = ()
     """Pairs of parameters whose noise is the same up to a constant."""
+    coarse: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    """Carriers whose noise is no larger than the spacing of their numbers, each with which of them these are."""
 
     @property
     def noise(self) -> bool:
@@ -72,6 +78,24 @@ class Reading:
     def noised(self) -> list[Carrier]:
         """Everything with noise of its own."""
         return [one for one in (*self.carriers, *self.extras) if one.name in self.noisy]
+
+    def grain(self, name: str) -> NDArray[np.float64]:
+        """The spacing of a tensor's numbers."""
+        return resolution.spacing(self.plain[name])
+
+    @property
+    def too_small(self) -> str:
+        """What rounding hides, in words; empty where everything is shown well."""
+        if not self.coarse:
+            return ""
+        name, where = next(iter(self.coarse.items()))
+        kind = str(self.silent[name].dtype).removeprefix("torch.")
+        many = f"{int(where.sum())} of the {where.numel()} numbers of {name}"
+        more = f" (and in {len(self.coarse) - 1} more tensors)" if len(self.coarse) > 1 else ""
+        return (
+            f"the noise in {many}{more} is too small to measure at this learning rate: next to it, {kind} rounds the "
+            "parameters; probe the same step with a larger learning rate, or hand over the optimizer"
+        )
 
     @property
     def absolute(self) -> bool:
@@ -109,16 +133,20 @@ def _settle(bench: Bench, base: World) -> None:
     returns = False
     for _ in range(_CALLS):
         shown = bench.check(bench.record(base), "its own batch")
-        if shown.gradients or _moved(shown, bench.start):
+        # A counter moves in every call; what is released moves a tensor, where there is one.
+        moved = [name for name in _moved(shown, bench.start) if shown[name].ndim]
+        only_numbers = not any(one.ndim for one in bench.start.values())
+        if shown.gradients or moved or (only_numbers and _moved(shown, bench.start)):
             return
         returns = returns or any(name.startswith("returned") for name in shown.released)
         bench.advance()
-    if not returns:
+    bench.settle_back()
+    bench.record(base)
+    if not returns and not _moved(bench.scaled(base, _FAR[-1]), bench.start):  # only rounding may hide an update
         raise InvalidInputError(
             f"step changes nothing of its state in {_CALLS} calls and returns nothing: expected a step that changes "
             "the modules and optimizers that are handed over as state"
         )
-    bench.settle_back()
 
 
 def _moved(shown: Observation, before: Mapping[str, torch.Tensor]) -> list[str]:
@@ -153,6 +181,8 @@ def read(bench: Bench, base: World) -> Reading:
     plain = bench.scaled(base, 1.0)
     noisy = _responding(silent, plain)
     for_each_row = False
+    if not noisy and (below := _below_spacing(bench, base, silent)):
+        return below
     if not noisy:
         found = _row_noise(bench)
         if found:
@@ -200,8 +230,73 @@ def read(bench: Bench, base: World) -> Reading:
         for_each_row=for_each_row,
         outside=outside,
         shared=shared,
+        coarse=_coarse(bench, carriers, silent, plain, noisy),
         extras=_extras(carriers, silent, plain, renewed, linear) if carriers and carriers[0].door else [],
     )
+
+
+def _below_spacing(bench: Bench, base: World, silent: Observation) -> Reading | None:
+    """The reading of a step whose updates are smaller than the spacing of its parameters; None where they are not.
+
+    Only much larger noise shows. If the rows' own update shows too, then the noise is small, not the learning rate.
+    """
+    if silent.gradients:
+        return None
+    far = bench.scaled(base, _FAR[-1])
+    hidden = {}
+    for name in _responding(silent, far):
+        value = silent.released[name]
+        if name not in bench.start or not value.is_floating_point() or bench.start[name].shape != value.shape:
+            continue
+        moved = delta(value, bench.start[name]).numpy()
+        small = resolution.coarse(bench.start[name], value, moved, _promised(bench))
+        if not small.all():
+            return None
+        hidden[name] = torch.from_numpy(small)
+    if not hidden:
+        return None
+    carriers = [Carrier(name, _moved_by(bench), False, torch.zeros(where.numel())) for name, where in hidden.items()]
+    return Reading(
+        base=base,
+        silent=silent,
+        plain=silent,
+        carriers=carriers,
+        noisy=frozenset(hidden),
+        touched={name: torch.ones(value.numel(), dtype=torch.bool) for name, value in silent.released.items()},
+        coarse=hidden,
+    )
+
+
+def _moved_by(bench: Bench) -> float | None:
+    """What a unit of the sum becomes in a parameter that is moved by hand."""
+    divisor, rate = bench.subject.divisor, bench.subject.learning_rate
+    return None if divisor is None or rate is None else rate / divisor
+
+
+def _promised(bench: Bench) -> float:
+    """The noise that is promised in such a parameter; 0 where that is not known."""
+    return bench.subject.noise_multiplier * bench.subject.clip_norm * (_moved_by(bench) or 0.0)
+
+
+def _coarse(
+    bench: Bench, carriers: list[Carrier], silent: Observation, plain: Observation, noisy: frozenset[str]
+) -> dict[str, torch.Tensor]:
+    """Where the noise of a carrier is no larger than the spacing of its numbers.
+
+    Beside carriers that are parameters, also other parameters that only much larger noise moves.
+    """
+    found = {}
+    sizes = {one.name: one.response for one in carriers if one.name in noisy}
+    if not any(one.door for one in carriers):
+        for name in bench.release.names.values():
+            if name in noisy and name in silent.released and not any(one.name == name for one in carriers):
+                sizes[name] = delta(plain[name], silent[name])
+    for name, response in sizes.items():
+        wanted = _promised(bench) if name in silent.released else 0.0
+        where = resolution.coarse(silent[name], plain[name], response.numpy(), wanted)
+        if where.any():
+            found[name] = torch.from_numpy(where)
+    return found
 
 
 def _touched(
@@ -298,7 +393,7 @@ def _carriers(
     """One tensor for each parameter; where there is no noise at all, the place where it should be."""
     promise = bench.subject
     at_door = None if promise.divisor is None else 1.0 / promise.divisor
-    moved = None if at_door is None or promise.learning_rate is None else at_door * promise.learning_rate
+    moved = _moved_by(bench)
     names = [name for name in silent.gradients if name in linear]
     door = bool(names)
     if not names:
@@ -314,14 +409,16 @@ def _carriers(
     found: list[Carrier] = []
     shared: list[tuple[str, str]] = []
     seconds: list[torch.Tensor] = []
+    errors: list[torch.Tensor] = []
     for name in names:
         first_response, second = delta(plain[name], silent[name]), delta(renewed[name], silent[name])
-        twin = _twin(first_response, second, found, seconds)
+        twin = _twin(first_response, second, _error(plain[name]), found, seconds, errors)
         if twin is not None and door and linear:
             shared.append((twin, name))
         if twin is None or door or not linear:
             found.append(Carrier(name, at_door if door else moved, door, first_response))
             seconds.append(second)
+            errors.append(_error(plain[name]))
     return found, tuple(shared)
 
 
@@ -336,28 +433,46 @@ def _extras(
     found: list[Carrier] = []
     known = list(carriers)
     seconds = [delta(renewed[one.name], silent[one.name]) for one in carriers]
+    errors = [_error(plain[one.name]) for one in carriers]
     for name in silent.released:
         if name not in linear:
             continue
         first, second = delta(plain[name], silent[name]), delta(renewed[name], silent[name])
-        if _twin(first, second, known, seconds) is None:
+        if rounding(plain[name]) > _GRAINS * float(first.norm()):
+            continue  # mostly rounding, which is nobody's noise; what rows do to it is seen by hiding them
+        if _twin(first, second, _error(plain[name]), known, seconds, errors) is None:
             one = Carrier(name, None, False, first)
             found.append(one)
             known.append(one)
             seconds.append(second)
+            errors.append(_error(plain[name]))
     return found
 
 
-def _twin(first: torch.Tensor, second: torch.Tensor, found: list[Carrier], seconds: list[torch.Tensor]) -> str | None:
-    """A carrier with the same noise, up to a factor for each coordinate that both realizations share."""
+def _error(value: torch.Tensor) -> torch.Tensor:
+    """How far rounding may move each number of a difference."""
+    return torch.from_numpy(2.0 * resolution.spacing(value))
+
+
+def _twin(
+    first: torch.Tensor,
+    second: torch.Tensor,
+    error: torch.Tensor,
+    found: list[Carrier],
+    seconds: list[torch.Tensor],
+    errors: list[torch.Tensor],
+) -> str | None:
+    """A carrier with the same noise, up to a factor for each coordinate that both realizations share, and rounding."""
     if float(first.norm()) == 0.0:
         return None
-    for carrier, other in zip(found, seconds, strict=True):
+    for carrier, other, its_error in zip(found, seconds, errors, strict=True):
         if len(other) == len(first) and float(other.norm()) > 0.0:
             a, b = first * other, second * carrier.response
+            rounded = error * (other.abs() + carrier.response.abs()) + its_error * (first.abs() + second.abs())
             if torch.equal(first, second):  # seeded from the state: only one realization, so one factor for all
                 a, b = first * other.norm(), other * first.norm() * (1.0 if float(first @ other) > 0.0 else -1.0)
-            if float((a - b).norm()) <= TOLERANCE * float(a.norm() + b.norm()):
+                rounded = error * other.norm() + its_error * first.norm()
+            if float((a - b).norm()) <= TOLERANCE * float(a.norm() + b.norm()) + float(rounded.norm()):
                 return carrier.name
     return None
 
@@ -368,12 +483,20 @@ class Shifter:
     def __init__(self, bench: Bench, reading: Reading) -> None:
         self._bench, self._reading = bench, reading
         self._places: dict[str, tuple[Key, int, float]] = {}
+        self.curved: dict[str, Key] = {}
+        """Draws that move a released value by a curve, and no carrier."""
         self._find()
 
     @property
     def complete(self) -> bool:
         """Whether every noisy carrier has its draw."""
         return all(one.name in self._places for one in self._reading.noised)
+
+    def free(self, numbers: int) -> list[Key]:
+        """Draws of so many numbers that no carrier shows."""
+        used = {place[0] for place in self._places.values()}
+        keys = [key for key in self._bench.tape.noise_keys() if key not in used]
+        return [key for key in keys if self._bench.tape.draw(key).value.numel() == numbers][:4]
 
     def hiding(self, moves: Mapping[str, torch.Tensor]) -> dict[Key, torch.Tensor]:
         """The shift of noise that takes these moves of the carriers back."""

@@ -7,30 +7,27 @@ returned values. What still differs has seen the row by another way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from coalmine.probing import faults, rows
+from coalmine.probing import elsewhere, faults, rows
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, Shifter, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.release import Observation
+from coalmine.probing.hiding import bend, effective, hide, may_follow_a_curve, noise_error
+from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.search import Influence, with_row
 
 _ROWS = 6
 _RESCALED = (faults.DIVISOR.name, faults.NOISE_DEPENDS.name, faults.LEFT_OUT.name)
+_SHOWN = 3
+"""Findings of one kind that are listed."""
 _LEFT = 0.02
 """What may be left of a difference once noise hides the row: rounding, which an optimizer may amplify."""
-
-
-def hide(bench: Bench, reading: Reading, shifter: Shifter, row: Any) -> tuple[Observation, Observation]:
-    """The step with a row more: with the recorded noise, and with noise that hides the row from every carrier."""
-    world = with_row(bench, row)
-    plain = bench.scaled(world, 1.0)
-    moves = {one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain}
-    return plain, bench.shifted(world, shifter.hiding(moves))
 
 
 def _floor(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -38,7 +35,14 @@ def _floor(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def measure(
-    bench: Bench, reading: Reading, influence: Influence, shifter: Shifter, *, known: Sequence[Finding] = ()
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    shifter: Shifter,
+    samples: Sequence[Sample],
+    *,
+    level: float,
+    known: Sequence[Finding] = (),
 ) -> Measurement:
     """Find what the rows change and the noise does not cover.
 
@@ -47,6 +51,8 @@ def measure(
         reading: its carriers.
         influence: the rows that were tried.
         shifter: moves noise.
+        samples: the noise in each carrier.
+        level: of the whole probe.
         known: what rows do to the noise; a row whose noise is another cannot be hidden, and is not counted again.
     """
     rescaled = any(one.fault in _RESCALED for one in known)
@@ -54,14 +60,20 @@ def measure(
         return Measurement(name="coverage", sentence="Without noise nothing is covered.", details={"reached": 0})
     found: dict[str, Finding] = {}
     reached: set[str] = set()
-    for one in influence.witnesses(len(reading.carriers))[:_ROWS]:
-        plain, hidden = (
-            hide(bench, reading, shifter, one.row)
-            if shifter.complete
-            else (bench.scaled(with_row(bench, one.row), 1.0), None)
-        )
+    # A row that is not clipped reaches what counts such rows; one that moves most is clipped.
+    least = min(influence.tried, key=lambda one: one.total)
+    tried = [(one, with_row(bench, one.row)) for one in (*influence.witnesses(len(reading.carriers))[:_ROWS], least)]
+    tried.append((influence.best, bench.replaced({0: influence.best.row})))
+    bench.scaled(reading.base, 1.0)
+    outside, shows = elsewhere.read(bench.subject.step, bench.release), dict[str, str]()
+    for one, world in tried:
+        hidden = hide(bench, reading, shifter, world) if shifter.complete else None
+        plain = bench.scaled(world, 1.0) if hidden is None else hidden.plain
+        if hidden is not None:
+            shows |= _shown_elsewhere(bench, outside)
         if plain.error:
             continue
+        bent: dict[str, float] = {}
         for name, before in reading.plain.released.items():
             if name in found or name not in plain:
                 continue
@@ -81,10 +93,23 @@ def measure(
                     "it carries no noise" if name not in reading.noisy else f"{bare.numel()} of its numbers carry none"
                 )
                 found[name] = _finding(name, text, one.row, float(bare.norm()))
-            elif hidden is not None and name in hidden and not hidden.error:
-                left = float(delta(hidden[name], before).norm())
-                if left > _LEFT * size + floor and not (rescaled and not name.startswith("returned")):
-                    found[name] = _beside(name, left / size, one.row)
+            elif hidden is not None and name in hidden.shown and not hidden.shown.error:
+                left = float(delta(hidden.shown[name], before).norm())
+                within = _LEFT * size + floor + noise_error(bench, reading, name)
+                if left > within and not (rescaled and not name.startswith("returned")):
+                    price = None
+                    if may_follow_a_curve(reading, name):
+                        price = bend(bench, shifter, hidden, name, before, within=within)
+                    if price is None:
+                        found[name] = _beside(name, left / size, one.row)
+                    else:
+                        bent[name] = price
+        if bent:
+            real = effective(
+                reading, one, samples, float(np.linalg.norm(list(bent.values()))), level=level * SHARES["size"]
+            )
+            if real is not None and real < bench.subject.noise_multiplier * (1.0 - _LEFT):
+                found[", ".join(bent)] = _together(bent, real, bench.subject.noise_multiplier, one.row, level)
     if found:
         first = next(iter(found.values()))
         sentence = first.sentence if len(found) == 1 else f"{first.sentence} So do {len(found) - 1} more."
@@ -95,35 +120,85 @@ def measure(
         name="coverage",
         sentence=sentence,
         findings=tuple(_few(list(found.values()))),
+        blind=_named(list(shows)),
         details={"reached": len(reached), "uncovered": sorted(found), "hidden": shifter.complete},
     )
 
 
+def _shown_elsewhere(bench: Bench, before: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """What the last run left outside its state that differs although noise hid the row."""
+    after = elsewhere.read(bench.subject.step, bench.release)
+    found = {}
+    for name in (*before, *after):
+        if name not in before or name not in after or before[name].shape != after[name].shape:
+            found[name] = name
+            continue
+        size = float(before[name].double().norm())
+        if not float(delta(after[name], before[name]).norm()) <= 1e-3 * size + _floor(after[name], before[name]):
+            found[name] = name
+    return found
+
+
+def _named(names: list[str]) -> str:
+    """The blindness that values outside the state leave."""
+    if not names:
+        return ""
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return (
+        f"the step also changes {names[0]}{more}, which is not in state and shows a row that noise hides from the "
+        f'private sum; if anybody ever sees it, hand it over in state; if nobody does, say kept=("{names[0]}",)'
+    )
+
+
 def _few(found: list[Finding]) -> list[Finding]:
-    """At most three of a kind: the details list all."""
+    """At most three of a kind; the last one says how many more there are, and the details list all."""
     shown: list[Finding] = []
-    for one in found:
-        if sum(other.fault == one.fault for other in shown) < 3:
-            shown.append(one)
+    for fault in dict.fromkeys(one.fault for one in found):
+        alike = [one for one in found if one.fault == fault]
+        if len(alike) > _SHOWN:
+            more = f" So it is in {len(alike) - _SHOWN} more."
+            alike = [*alike[: _SHOWN - 1], dataclasses.replace(alike[_SHOWN - 1], sentence=alike[2].sentence + more)]
+        shown += alike
     return shown
 
 
 def _finding(name: str, text: str, row: Any, number: float | None) -> Finding:
     fault = faults.RETURNED if name.startswith("returned") else faults.UNNOISED
-    what = "The step returns a value" if name.startswith("returned") else f"The step changes {name}"
+    said = f"The step changes {name}, which depends on the rows, and {text}."
+    if name.startswith("returned"):
+        said = (
+            f"The step returns a value ({name}) that depends on the rows, and {text}. If nobody outside sees it, say "
+            f'kept=("{name}",).'
+        )
     return faults.finding(
         fault,
-        f"{what} that depends on the rows, and {text}.",
+        said,
         number=number,
         allowed=0.0,
         witness=f"{name}, with one row more: {rows.describe(row)}",
     )
 
 
+def _together(names: Iterable[str], real: float, promised: float, row: Any, level: float) -> Finding:
+    """Values with noise of their own, released beside the private sum, of which too little is left."""
+    return faults.finding(
+        faults.TOO_SENSITIVE,
+        f"With {', '.join(names)} released beside the private sum, the noise multiplier is at most {real:.3g}, where "
+        f"{promised:.3g} is promised.",
+        number=real,
+        allowed=promised,
+        witness=rows.describe(row),
+        level=level * SHARES["size"],
+    )
+
+
 def _beside(name: str, left: float, row: Any) -> Finding:
+    share = "all" if left > 0.99 else f"{left:.3g}"
+    say = f' If nobody outside sees it, say kept=("{name}",).' if name.startswith("returned") else ""
     return faults.finding(
         faults.RETURNED if name.startswith("returned") else faults.PARTLY_NOISED,
-        f"{name} still shows the row ({left:.3g} of the difference) when noise hides it from the private sum.",
+        f"One row changes {name} in a way that its noise cannot hide: when noise hides the row from the private sum, "
+        f"{share} of the change is still there.{say}",
         number=left,
         allowed=0.0,
         witness=f"{name}, with one row more: {rows.describe(row)}",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import Reading, delta
+from coalmine.probing.carriers import Reading, delta, rounding
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.search import Influence, Tried, attempt
@@ -46,6 +46,8 @@ def empty_batch(bench: Bench, reading: Reading, *, known: Sequence[Finding] = ()
             continue
         there = one.name in plain and one.name in silent
         ratio = float(delta(plain[one.name], silent[one.name]).norm()) / size if there else 0.0
+        if there and abs(ratio - 1.0) <= 8.0 * rounding(plain[one.name]) / size:
+            continue
         if abs(ratio - 1.0) > abs(worst - 1.0):
             worst, where = ratio, one.name
     if abs(worst - 1.0) > 1e-2:

@@ -180,6 +180,14 @@ SETUP = Fault(
     Stage.SETUP,
 )
 
+UNIT = Fault(
+    "wrong divisor",
+    "Rows and noise are both larger, or both smaller, than promised by one factor: beside each other they are right, "
+    "but the step does not divide by what was said, or has another learning rate.",
+    "divisor and learning_rate as promised, and the clip norm that the step really has",
+    Stage.DIVIDE,
+)
+
 FAULTS: tuple[Fault, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Fault))
 """In the order in which they are explained."""
 

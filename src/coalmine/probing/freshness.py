@@ -18,7 +18,9 @@ from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, Shifter, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.noise import SHARES, correlation_p, walk
+from coalmine.probing.hiding import bend, hide, noise_error
+from coalmine.probing.independence import correlation_p
+from coalmine.probing.noise import SHARES, walk
 from coalmine.probing.search import Influence, with_row
 
 STEPS = 4
@@ -43,14 +45,16 @@ def measure(
         shifter: moves noise.
         level: of the whole probe.
         known: what noise does not cover within one step; the next one then knows it too, and it is not counted again.
+            Numbers that share their noise are too few for a test of chance.
     """
     findings: list[Finding] = []
     details: dict[str, object] = {}
     if reading.noise and not reading.nonlinear:
-        same = _same_noise(bench, reading, level * SHARES["steps"])
+        shared = any(one.fault == faults.SHARED_NOISE.name for one in known)
+        same = _same_noise(bench, reading, 0.0 if shared else level * SHARES["steps"])
         if same is not None:
             findings.append(same)
-    covered = all(one.fault == faults.RETURNED.name for one in known)
+    covered = all(one.fault in (faults.RETURNED.name, faults.SHARED_NOISE.name) for one in known)
     carried = _carried(bench, reading, influence, shifter) if covered else None
     if carried is not None:
         findings.append(carried)
@@ -115,13 +119,13 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
     if bench.behind:  # calls that release nothing come first: the row is in the first of them
         hiding: dict[Any, Any] = {}
     else:
-        plain = bench.scaled(world, 1.0)
-        if not plain.whole(reading.plain):
+        hidden = hide(bench, reading, shifter, world)
+        if not hidden.plain.whole(reading.plain):
             return None
-        moves = {
-            one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain
-        }
-        hiding = shifter.hiding(moves)
+        for name in shifter.curved:
+            before = reading.plain[name]
+            bend(bench, shifter, hidden, name, before, within=20.0 * rounding(before))
+        hiding = hidden.shift
     shown = []
     for changed in (False, True):
         bench.rewind()
@@ -139,15 +143,16 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
         if one.name not in without or one.name not in with_it:
             return None
         left.append(float(delta(with_it[one.name], without[one.name]).norm()) / (one.scale or 1.0))
-        floor.append(20.0 * rounding(without[one.name]) / (one.scale or 1.0))
+        error = 20.0 * rounding(without[one.name]) + noise_error(bench, reading, one.name)
+        floor.append(error / (one.scale or 1.0))
     number = float(np.linalg.norm(left))
     if number <= _CARRIED * influence.best.total + float(np.linalg.norm(floor)):
         return None
     share = number / influence.best.total
     return faults.finding(
         faults.CARRIED_OVER,
-        f"A row of one batch moves the release of the next by {share:.3g} of its own influence, although noise hid it "
-        "before."
+        f"A row of one batch still moves the release of the next step, {share:.3g} times as far as it moves its own, "
+        "although noise hid it there."
         if not bench.behind
         else f"{bench.behind + 1} batches share one noise: a row of the first moves the release after the last.",
         number=share,

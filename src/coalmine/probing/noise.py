@@ -7,7 +7,7 @@ independent N(0, s²) with the promised s in every coordinate, then
   degrees, for one coordinate of it;
 - law: the angle of a pair of equally large independent normal numbers is uniform (and only theirs, by Maxwell's
   theorem), whatever their size, so tests of folded angles need no size: Kolmogorov and Smirnov's, and one of the tails;
-- independence: r·√((N − 1)/(1 − r²)) of N pairs follows Student's t with N − 1 degrees (means are known to be zero).
+- independence: see :mod:`coalmine.probing.independence`.
 
 The level is shared among all tests by Bonferroni's rule.
 """
@@ -15,7 +15,6 @@ The level is shared among all tests by Bonferroni's rule.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from coalmine.probing import faults
+from coalmine.probing import faults, independence
 from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.independence import short
 
 if TYPE_CHECKING:  # the tests are for every step; only those of torch need torch
     from coalmine.probing.bench import Bench
@@ -37,6 +37,8 @@ TOLERANCE = 1e-3
 Noise = NDArray[np.float64]
 _KEPT = 1024
 """Coordinates of a tensor whose every value is kept for the tests of law and independence."""
+_FIRST, _SEARCHED = 8, 4_000_000
+"""Runs, and coordinates of a tensor, in which the same noise is searched for anywhere."""
 _PAIRS = 20_000
 """Pairs for a test of the law: enough for any shape that matters, and quick."""
 POWER = 0.9
@@ -58,6 +60,19 @@ class Sample:
     """The same for the coordinates one index of the first axis further on."""
     runs: int
     """Degrees of freedom of each coordinate."""
+    sums: NDArray[np.float64]
+    """The sum of all coordinates in each run."""
+    first: NDArray[np.float32]
+    """The noise of the first runs in all coordinates, up to some millions of them."""
+    grain: NDArray[np.float64] | None = None
+    """The spacing of the numbers that carry the first coordinates."""
+
+    @property
+    def spread(self) -> NDArray[np.float64]:
+        """Values, each moved at random within its own spacing: on a grid, equal angles would come too often."""
+        if self.grain is None:
+            return self.values
+        return np.asarray(self.values + self.grain * np.random.default_rng(0).uniform(-0.5, 0.5, self.values.shape))
 
     @property
     def numbers(self) -> int:
@@ -127,12 +142,34 @@ def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> P
 
 
 def sample(reading: Reading, runs: Runs) -> list[Sample]:
-    """What the tests need of the noise of every carrier in these runs."""
-    return collect([(one.name, tuple(reading.silent[one.name].shape)) for one in reading.noised], runs)
+    """What the tests need of the noise of every carrier in these runs; numbers that rounding hides are left out."""
+    tensors, grains, places = [], [], []
+    for place, one in enumerate(reading.noised):
+        value = reading.plain[one.name]
+        shape: tuple[int, ...] = tuple(value.shape)
+        fine = np.ones(value.numel(), dtype=bool)
+        if one.name in reading.coarse:
+            fine = ~reading.coarse[one.name].numpy()
+            shape = (int(fine.sum()),)
+        if fine.any():
+            tensors.append((one.name, shape))
+            grains.append(reading.grain(one.name)[fine])
+            places.append((place, slice(None) if fine.all() else np.flatnonzero(fine)))
+    return collect(tensors, ([run[place][where] for place, where in places] for run in runs), grains=grains)
 
 
-def collect(tensors: Sequence[tuple[str, tuple[int, ...]]], runs: Iterable[Sequence[Noise]]) -> list[Sample]:
+def collect(
+    tensors: Sequence[tuple[str, tuple[int, ...]]],
+    runs: Iterable[Sequence[Noise]],
+    *,
+    grains: Sequence[Noise] | None = None,
+) -> list[Sample]:
     """What the tests need of the noise of some tensors, given by name and shape, in these runs.
+
+    Args:
+        tensors: name and shape of each.
+        runs: for each run the noise of every tensor.
+        grains: for each tensor the spacing of its numbers, where that is known.
 
     >>> draws = np.random.default_rng(0).normal(size=(50, 1, 6))
     >>> [one] = collect([("weight", (2, 3))], draws)
@@ -142,11 +179,16 @@ def collect(tensors: Sequence[tuple[str, tuple[int, ...]]], runs: Iterable[Seque
     squares = [np.zeros(math.prod(shape)) for _, shape in tensors]
     kept: list[list[Noise]] = [[] for _ in tensors]
     further: list[list[Noise]] = [[] for _ in tensors]
+    sums: list[list[float]] = [[] for _ in tensors]
+    heads: list[list[NDArray[np.float32]]] = [[] for _ in tensors]
     times = 0
     for run in runs:
         times += 1
         for number, ((_, shape), noise) in enumerate(zip(tensors, run, strict=True)):
             squares[number] += noise * noise
+            sums[number].append(float(noise.sum()))
+            if times <= _FIRST:
+                heads[number].append(noise[:_SEARCHED].astype(np.float32))
             kept[number].append(noise[:_KEPT].copy())
             stride = noise.size // max(shape[0], 1) if len(shape) > 1 else 0
             if stride:
@@ -159,6 +201,9 @@ def collect(tensors: Sequence[tuple[str, tuple[int, ...]]], runs: Iterable[Seque
             np.array(kept[number]),
             np.array(further[number]) if further[number] else None,
             times,
+            np.array(sums[number]),
+            np.array(heads[number], dtype=np.float32),
+            None if grains is None else grains[number][:_KEPT],
         )
         for number, (name, shape) in enumerate(tensors)
     ]
@@ -188,19 +233,6 @@ def smallest_ratio(numbers: int, level: float, *, power: float = POWER) -> float
     0.993
     """
     return math.sqrt(float(stats.chi2.ppf(level, numbers) / stats.chi2.ppf(power, numbers)))
-
-
-def correlation_p(a: NDArray[np.float64], b: NDArray[np.float64]) -> tuple[float, float]:
-    """The correlation of two series with mean zero, and the exact chance of one as far from zero if independent."""
-    count = a.size
-    spread = math.sqrt(float(np.sum(a * a)) * float(np.sum(b * b)))
-    if count < 3 or spread == 0.0:
-        return 0.0, 1.0
-    r = float(np.clip(np.sum(a * b) / spread, -1.0, 1.0))
-    if abs(r) >= 1.0 - 1e-12:
-        return r, 0.0
-    t = r * math.sqrt((count - 1) / (1.0 - r * r))
-    return r, float(2.0 * stats.t.sf(abs(t), count - 1))
 
 
 def folded_angles(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -241,15 +273,15 @@ def findings_of(
     count = max(len(samples), 1)
     small: list[Finding] = []
     angles: list[NDArray[np.float64]] = []
-    for one in samples:
-        row: dict[str, Any] = {"tensor": _short(one.name), "numbers": one.squares.size, "std": one.std}
+    for name, one in zip(independence.labels([one.name for one in samples]), samples, strict=True):
+        row: dict[str, Any] = {"tensor": name, "numbers": one.squares.size, "std": one.std}
         size_level = level * SHARES["size"] / count
         if one.name in wanted:
             less = _size(one, wanted[one.name], size_level, level * SHARES["coordinate"] / count, row)
             row["short"] = bool(less)
             small += less
         row["smallest_ratio_found"] = smallest_ratio(one.numbers, size_level)
-        angles.append(folded_angles(one.values))
+        angles.append(folded_angles(one.spread))
         row["law_p"] = angle_p(angles[-1])
         tensors.append(row)
     if small:
@@ -257,7 +289,7 @@ def findings_of(
         more = f" So it is in {len(small) - 1} more." if len(small) > 1 else ""
         found.insert(0, dataclasses.replace(worst, sentence=worst.sentence + more))
     found += _law(tensors, angles, level * SHARES["law"], runs)
-    found += _independence(samples, level * SHARES["independence"])
+    found += independence.findings(samples, level * SHARES["independence"])
     return found, {"tensors": tensors, "runs": runs}
 
 
@@ -291,10 +323,10 @@ def _size(one: Sample, wanted: float, size_level: float, coordinate_level: float
         return [
             faults.finding(
                 faults.NOISE_TOO_SMALL,
-                f"The noise in {_short(one.name)} is {one.std / wanted:.3g} of what is promised.",
+                f"The noise in {short(one.name)} is {one.std / wanted:.3g} of what is promised.",
                 number=one.std / wanted,
                 allowed=1.0,
-                witness=f"{_short(one.name)}, {one.squares.size} numbers over {one.runs} runs",
+                witness=f"{short(one.name)}, {one.squares.size} numbers over {one.runs} runs",
                 level=size_level,
             )
         ]
@@ -305,10 +337,10 @@ def _size(one: Sample, wanted: float, size_level: float, coordinate_level: float
         return [
             faults.finding(
                 faults.NOISE_TOO_SMALL,
-                f"The noise in one number of {_short(one.name)} is {ratio:.3g} of what is promised.",
+                f"The noise in one number of {short(one.name)} is {ratio:.3g} of what is promised.",
                 number=ratio,
                 allowed=1.0,
-                witness=f"{_short(one.name)}, number {worst}, over {one.runs} runs",
+                witness=f"{short(one.name)}, number {worst}, over {one.runs} runs",
                 level=coordinate_level,
             )
         ]
@@ -319,43 +351,6 @@ def _constant(one: Sample) -> bool:
     """The same noise in every run: a matter of freshness, not of size or law."""
     spread = float(np.abs(one.values[:3] - one.values[0]).max()) if len(one.values) > 1 else 0.0
     return spread <= TOLERANCE * float(np.abs(one.values[0]).max())
-
-
-def _independence(samples: list[Sample], level: float) -> list[Finding]:
-    """Between tensors, and within each."""
-    tests: list[tuple[str, NDArray[np.float64], NDArray[np.float64]]] = []
-    for a, b in itertools.combinations(samples, 2):
-        width = min(a.values.shape[1], b.values.shape[1])
-        tests.append((f"{_short(a.name)} and {_short(b.name)}", a.values[:, :width], b.values[:, :width]))
-    for one in samples:
-        width = 2 * (one.values.shape[1] // 2)
-        if width:
-            tests.append(
-                (f"neighboring numbers of {_short(one.name)}", one.values[:, 0:width:2], one.values[:, 1:width:2])
-            )
-        if one.strided is not None and one.shape[0] > 1:
-            stride = int(np.prod(one.shape[1:]))
-            width = min(stride, one.strided.shape[1], one.values.shape[1])
-            tests.append((f"rows of {_short(one.name)}", one.values[:, :width], one.strided[:, :width]))
-    found = []
-    for where, left, right in tests:
-        r, p = correlation_p(left.ravel(), right.ravel())
-        if p < level / len(tests):
-            found.append(
-                faults.finding(
-                    faults.SHARED_NOISE,
-                    f"The noise of {where} is correlated ({r:+.3g}).",
-                    number=r,
-                    allowed=0.0,
-                    witness=where,
-                    level=level / len(tests),
-                )
-            )
-    return found[:3]
-
-
-def _short(name: str) -> str:
-    return name.removeprefix("gradient of ")
 
 
 def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple[Measurement, list[Sample]]:
@@ -369,6 +364,10 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
             witness="the same release in every run with the same rows",
         )
         return Measurement(name="noise", sentence=found.sentence, findings=(found,)), []
+    if reading.coarse and all(bool(where.all()) for where in reading.coarse.values()):
+        measured = {one.name for one in reading.noised} - set(reading.coarse)
+        if not measured:
+            return Measurement(name="noise", sentence="The noise was not measured.", blind=reading.too_small), []
     if not reading.carriers or (reading.nonlinear and not reading.outside):
         return (
             Measurement(
@@ -392,7 +391,7 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
     wanted = promised(bench, reading)
     found_all, details = findings_of(samples, wanted, level=level, runs=runs)
     for pair in reading.shared:
-        names = " and ".join(_short(one) for one in pair)
+        names = " and ".join(short(one) for one in pair)
         if not any(one.fault == faults.SHARED_NOISE.name for one in found_all):
             found_all.append(
                 faults.finding(
@@ -413,4 +412,9 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
         sentence = f"The smallest noise is {low['ratio']:.3g} of what is promised, in {low['tensor']}. {seen}."
     else:
         sentence = f"Noise is there in {len(samples)} tensors; its size is compared with the rows' influence. {seen}."
-    return Measurement(name="noise", sentence=sentence, findings=tuple(found_all), details=details), samples
+    return (
+        Measurement(
+            name="noise", sentence=sentence, findings=tuple(found_all), blind=reading.too_small, details=details
+        ),
+        samples,
+    )

@@ -31,7 +31,9 @@ def document(report: ProbeReport) -> str:
             "measurements": [
                 {"name": one.name, "result": one.result, "words": one.sentence} for one in report.measurements
             ],
-            "pictures": [_shown(wide, narrow) for one in report.measurements for wide, narrow in _pictures(one)],
+            "pictures": [
+                _shown(wide, narrow) for one in report.measurements for wide, narrow in _pictures(one, _partly(report))
+            ],
             "promise": [
                 (key.replace("_", " "), _plain(value)) for key, value in _promise(report).items() if value is not None
             ],
@@ -67,7 +69,12 @@ def _finding(one: Finding) -> dict[str, Any]:
     }
 
 
-def _pictures(one: Measurement) -> list[tuple[Figure, Figure]]:
+def _partly(report: ProbeReport) -> bool:
+    """Whether something that is released carries no noise."""
+    return any(one.fault in (faults.NO_NOISE.name, faults.UNNOISED.name) for one in report.findings)
+
+
+def _pictures(one: Measurement, partly: bool) -> list[tuple[Figure, Figure]]:
     """Pictures of a measurement, where its details have the numbers for one: for a screen, and for a phone."""
     found = []
     values, allowed = one.details.get("influences"), one.details.get("allowed")
@@ -75,7 +82,7 @@ def _pictures(one: Measurement) -> list[tuple[Figure, Figure]]:
         found.append(_both(pictures.influences, values, allowed))
     tensors = [row for row in one.details.get("tensors", ()) if isinstance(row, Mapping) and "ratio" in row]
     if tensors:
-        found.append(_both(pictures.noise, tensors))
+        found.append(_both(pictures.noise, tensors, partly))
     return found
 
 

@@ -113,8 +113,14 @@ def influences(values: Sequence[float], allowed: float, *, width: int = WIDE, un
     )
 
 
-def noise(tensors: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> Figure:
-    """For each tensor, noise as a part of what is promised; the tick is the largest part that would be found."""
+def noise(tensors: Sequence[Mapping[str, Any]], partly: bool = False, *, width: int = WIDE) -> Figure:
+    """For each tensor, noise as a part of what is promised; the tick is the largest part that would be found.
+
+    Args:
+        tensors: those that carry noise.
+        partly: whether something that is released carries none.
+        width: of the picture.
+    """
     shown = sorted(tensors, key=lambda one: one["ratio"])[:_TENSORS]
     room = 34 if width > NARROW else 16
     rows = [
@@ -145,9 +151,11 @@ def noise(tensors: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> Figure:
         .encode(x=alt.X("promised:Q", scale=scale))
     )
     short = [row for row in rows if row["short"]]
-    title = (
-        f"Noise is too small in {len(short)} of {len(tensors)} tensors" if short else "Noise is as large as promised"
-    )
+    title = "Noise is as large as promised"
+    if short:
+        title = f"Noise is too small in {len(short)} of {len(tensors)} tensors"
+    elif partly:
+        title = "Noise is as large as promised where there is any"
     layers = alt.layer(bars, promised, marks, words).properties(width=width, height=24 * len(rows))
     more = f" Of {len(tensors)} tensors, the {len(rows)} with the least noise." if len(tensors) > len(rows) else ""
     return Figure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -73,8 +73,10 @@ class PrivateStep:
             "noise_multiplier": _validate.positive("noise_multiplier", self.noise_multiplier),
             "relation": Relation.parse(self.relation),
             "sampling": Sampling.parse(self.sampling),
-            "kept": tuple(self.kept),
+            "kept": _names(self.kept),
         }
+        if self.sample_rate is not None:
+            checked["sample_rate"] = _validate.unit("sample_rate", self.sample_rate)
         for name in ("divisor", "learning_rate", "sensitivity"):
             if getattr(self, name) is not None:
                 checked[name] = _validate.positive(name, getattr(self, name))
@@ -94,6 +96,15 @@ class PrivateStep:
     def title(self) -> str:
         """What the report calls the step."""
         return self.name or getattr(self.step, "__name__", type(self.step).__name__)
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """Names, or one of them."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Collection) or not all(isinstance(one, str) for one in value):
+        raise _validate.reject("kept", value, 'names of values, such as ("returned.loss",)')
+    return tuple(value)
 
 
 def _bounds(value: Any) -> tuple[float, float]:

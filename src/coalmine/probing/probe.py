@@ -13,7 +13,19 @@ import torch
 
 import coalmine
 from coalmine import _validate
-from coalmine.probing import additivity, carriers, controls, coverage, data_set, edges, freshness, noise, sensitivity
+from coalmine.probing import (
+    additivity,
+    carriers,
+    controls,
+    coverage,
+    data_set,
+    edges,
+    faults,
+    freshness,
+    noise,
+    sensitivity,
+    units,
+)
 from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.private_step import PrivateStep
@@ -65,6 +77,7 @@ def probe(
     level = _validate.open_unit("level", level)
     replays = _validate.integer("replays", replays, at_least=20)
     tries = _validate.integer("tries", tries, at_least=10)
+    seed = _validate.integer("seed", seed, at_least=0, at_most=2**32 - 1)
     began = time.perf_counter()
     with on_bench(subject, seed=seed) as bench:
         measured = _measure(bench, level=level, replays=replays, tries=tries, seed=seed)
@@ -132,18 +145,19 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     shifter = carriers.Shifter(bench, reading)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
-    covering = coverage.measure(bench, reading, influence, shifter, known=adding.findings)
+    covering = coverage.measure(bench, reading, influence, shifter, samples, level=level, known=adding.findings)
+    shared = [one for one in noised.findings if one.fault == faults.SHARED_NOISE.name]
     found = [
         moving,
         adding,
         noised,
         covering,
-        freshness.measure(bench, reading, influence, shifter, level=level, known=covering.findings),
+        freshness.measure(bench, reading, influence, shifter, level=level, known=(*covering.findings, *shared)),
         edges.empty_batch(bench, reading, known=adding.findings),
         edges.failing_rows(bench, reading, influence),
         controls.measure(bench, reading, influence, samples, level=level),
     ]
-    return [one for one in found if one is not None]
+    return units.measured([one for one in found if one is not None])
 
 
 def _searched(bench: Bench, reading: carriers.Reading, *, tries: int, seed: int) -> Influence:

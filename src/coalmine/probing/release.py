@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from coalmine.probing.snapshot import Snapshot
+from coalmine.probing.snapshot import Snapshot, is_library
 
 
 @dataclasses.dataclass
@@ -67,7 +68,23 @@ class Release:
         self._flatten(returned, "returned", found, set())
         for name, value in (more or {}).items():
             self._flatten(value, name, found, set())
-        return {name: one for name, one in found.items() if not any(fnmatch.fnmatch(name, kept) for kept in self._kept)}
+        return {name: one for name, one in found.items() if not self.is_kept(name)}
+
+    def numbers(self, value: Any, name: str) -> dict[str, torch.Tensor]:
+        """Every number under a value, by name, unless nobody outside sees it."""
+        found: dict[str, torch.Tensor] = {}
+        self._flatten(value, name, found, set())
+        return {one: number for one, number in found.items() if not self.is_kept(one)}
+
+    def is_kept(self, name: str) -> bool:
+        """Whether it was said that nobody outside sees this."""
+        return any(name == kept or fnmatch.fnmatch(name, kept) for kept in self._kept)
+
+    def known(self) -> set[int]:
+        """The objects in the state, by id."""
+        seen: set[int] = set()
+        self._flatten(self._roots, "", {}, seen)
+        return seen
 
     @contextlib.contextmanager
     def door(self) -> Iterator[dict[str, torch.Tensor]]:
@@ -98,8 +115,10 @@ class Release:
     def _flatten(self, value: Any, prefix: str, found: dict[str, torch.Tensor], seen: set[int]) -> None:
         """Every number under ``value``, by name."""
         if isinstance(value, torch.Tensor):
+            seen.add(id(value))
             found[prefix or "tensor"] = value.detach().clone()
         elif isinstance(value, (np.ndarray, np.generic)):
+            seen.add(id(value))
             if value.dtype.kind in "fiub":
                 found[prefix or "array"] = torch.from_numpy(np.array(value))
         elif isinstance(value, (bool, int, float)):
@@ -126,6 +145,9 @@ class Release:
                     self._flatten(getattr(value, field.name), f"{dot}{field.name}", found, seen)
             elif callable(getattr(value, "state_dict", None)):
                 self._flatten(value.state_dict(), prefix or type(value).__name__, found, seen)
+            elif own(value):
+                for name, one in vars(value).items():
+                    self._flatten(one, f"{dot}{name}", found, seen)
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, dot: str, found: dict[str, torch.Tensor]) -> None:
         """The state of each parameter, and the numbers of each group (a learning rate may follow the data)."""
@@ -140,6 +162,16 @@ class Release:
                         found[f"{dot}{key} of {name}"] = value.detach().clone()
                     elif isinstance(value, (int, float)) and not isinstance(value, bool):
                         found[f"{dot}{key} of {name}"] = torch.tensor(float(value), dtype=torch.float64)
+
+
+def own(value: Any) -> bool:
+    """Whether an object is of a class that the user wrote, whose attributes are its state; rows are none."""
+    return (
+        isinstance(getattr(value, "__dict__", None), dict)
+        and not isinstance(value, (types.FunctionType, types.MethodType, types.ModuleType, type))
+        and not isinstance(value, (torch.utils.data.Dataset, torch.utils.data.DataLoader))
+        and not is_library(type(value))
+    )
 
 
 def _plain(name: str) -> str:
@@ -161,19 +193,24 @@ def _found(snapshot: Snapshot) -> list[Any]:
     return [*(one for one in modules if id(one) not in inner), *optimizers.values()]
 
 
-def _parameter_names(roots: Any, prefix: str = "") -> dict[int, str]:
+def _parameter_names(roots: Any, prefix: str = "", seen: set[int] | None = None) -> dict[int, str]:
     """The name of each parameter that a module in ``roots`` has."""
     found: dict[int, str] = {}
+    seen = set() if seen is None else seen
     if isinstance(roots, torch.nn.Module):
         dot = f"{prefix}." if prefix else ""
         for name, parameter in roots.named_parameters():
             found[id(parameter)] = f"{dot}{_plain(name)}"
     elif isinstance(roots, Mapping):
         for key, value in roots.items():
-            found |= _parameter_names(value, f"{prefix}.{key}" if prefix else str(key))
+            found |= _parameter_names(value, f"{prefix}.{key}" if prefix else str(key), seen)
     elif isinstance(roots, (list, tuple)):
         for value in roots:
-            found |= _parameter_names(value, prefix)
+            found |= _parameter_names(value, prefix, seen)
     elif isinstance(roots, torch.Tensor) and prefix:
         found[id(roots)] = prefix
+    elif own(roots) and not isinstance(roots, torch.optim.Optimizer) and id(roots) not in seen:
+        seen.add(id(roots))
+        for name, value in vars(roots).items():
+            found = _parameter_names(value, f"{prefix}.{name}" if prefix else name, seen) | found
     return found

@@ -123,8 +123,24 @@ def numbers(row: Any) -> list[np.ndarray[Any, Any]]:
     return found
 
 
+def _listed(batch: Any) -> bool:
+    """Whether a batch looks like a list of rows: parts of rows in each item, or items that are all alike."""
+    if not isinstance(batch, list) or not batch:
+        return False
+    if any(isinstance(one, (Mapping, tuple, list)) for one in batch):
+        return True
+    shapes = [tuple(one.shape) for one in batch if isinstance(one, np.ndarray) or _is_tensor(one)]
+    return len(shapes) == len(batch) > 1 and len(set(shapes)) == 1
+
+
 def check(batch: Any) -> int:
-    """A batch that can be probed: at least two rows."""
+    """A batch that can be probed: columns, with at least two rows."""
+    if _listed(batch):
+        raise InvalidInputError(
+            f"batch is a list of {len(batch)} items that look like rows: expected columns, each a tensor or an array "
+            "whose first axis counts rows. Stack the rows, as in (torch.stack(xs), torch.tensor(ys)), and take them "
+            "apart again in the step; columns of one shape may come in a tuple or a dict"
+        )
     rows = size(batch)
     if rows < 2:
         raise _validate.reject(

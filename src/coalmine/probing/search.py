@@ -93,7 +93,8 @@ def attempt(bench: Bench, reading: Reading, row: Any, size: float) -> Tried:
     if not shown.whole(reading.silent):
         return Tried(row, *nothing, size, "not finite")
     unmoved = all(torch.equal(shown[name], before) for name, before in bench.start.items() if name in shown)
-    if (reading.silent.gradients and not shown.gradients) or (unmoved and not reading.silent.gradients):
+    unmoved = unmoved and not reading.silent.gradients and not reading.coarse  # rounding may hide an update
+    if (reading.silent.gradients and not shown.gradients) or unmoved:
         return Tried(row, *nothing, size, "left out")
     return Tried(row, moves(reading, reading.carriers, shown), moves(reading, reading.extras, shown), size)
 

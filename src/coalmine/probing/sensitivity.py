@@ -21,11 +21,14 @@ from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading, delta
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, Sample
+from coalmine.probing.resolution import with_rounding
 from coalmine.probing.search import Influence, Tried, attempt, climb, with_row
 from coalmine.records import Relation
 
 _REACHED = 0.9
 """Rows that come this close to the clip norm show that clipping works; if none does, clipping was not tested."""
+_SHOWN = 1.2
+"""Where rounding could hide an influence of more than this, times what is allowed, it was not measured."""
 _AT_BOUND = 5e-3
 """Relative: how close to its bound a clipped layer is."""
 _FAR, _MORE_TRIES = 2.5, 120
@@ -67,21 +70,22 @@ def measure(
     number, allowed = influence.best.total, bench.subject.allowed
     if not bench.grows:
         allowed = max(allowed, 2.0 * bench.subject.clip_norm)
-    floor = 4.0 * carrier_error(reading.silent, reading)
+    numbers = sum(one.response.numel() for one in reading.carriers)
+    most = with_rounding(allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
     details |= {"largest": number, "allowed": allowed, "unit": "of the sum of clipped gradients"}
     details["influences"] = sorted(round(one.total, 9) for one in influence.tried)
     if bench.subject.relation is Relation.REPLACE and bench.grows:
         return _replaced(bench, reading, influence, details)
-    if number > allowed * (1.0 + TOLERANCE) + floor:
+    if number > most:
         found = _named(bench, reading, influence, allowed, known)
         return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
     if effective is not None and reading.extras and effective < bench.subject.noise_multiplier * (1.0 - TOLERANCE):
         found = _together(reading, influence, effective, bench.subject.noise_multiplier)
         found = dataclasses.replace(found, level=level * SHARES["size"])
         return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
-    blind = ""
+    blind = _hidden(most, allowed)
     reach = number / bench.subject.clip_norm
-    if reach < _REACHED:
+    if reach < _REACHED and not blind:
         blind = (
             f"no row came closer to the clip norm than {reach:.2g} of it, so clipping was never needed; hand over a "
             "batch with larger gradients, or wider bounds"
@@ -91,6 +95,16 @@ def measure(
     if effective is not None:
         sentence += f" The step really has a noise multiplier of at most {effective:.3g}."
     return Measurement(name="sensitivity", sentence=sentence, blind=blind, details=details)
+
+
+def _hidden(most: float, allowed: float) -> str:
+    """Why a row that moves the sum too far may go unseen, where rounding could hide it."""
+    if most <= _SHOWN * allowed:
+        return ""
+    return (
+        f"a row's influence is too small to measure at this learning rate: one of {most / allowed:.3g} times the "
+        "allowed could be rounding; probe the same step with a larger learning rate, or hand over the optimizer"
+    )
 
 
 def _together(reading: Reading, influence: Influence, effective: float, promised: float) -> Finding:
@@ -137,6 +151,8 @@ def _relative(
 ) -> Measurement:
     """Influence against noise, where the unit of the sum is not known."""
     sigma = bench.subject.noise_multiplier
+    if reading.coarse:
+        return Measurement(name="sensitivity", sentence="A row's influence was not measured.", blind=reading.too_small)
     if effective is None:
         grown = growth(bench, reading, influence.best)
         found = () if grown is None else (_no_clipping(influence.best, None, grown),)
@@ -275,10 +291,12 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
         if apart > number:
             number, pair = apart, (several[a], several[b])
     details |= {"largest": number, "allowed": allowed}
+    error = 2.0 * carrier_error(reading.silent, reading)
+    most = with_rounding(allowed * (1.0 + TOLERANCE), error, len(vectors[0]))
     witness = f"{rows.describe(pair[0].row)} | {rows.describe(pair[1].row)}"
     said = f"Replacing one row by another moves the sum by {number:.4g}, where {allowed:.4g} is accounted for"
-    if number > allowed * (1.0 + TOLERANCE) + 8.0 * carrier_error(reading.silent, reading):
+    if number > most:
         fault = faults.REPLACED if number <= 2.0 * bench.subject.clip_norm * 1.01 else faults.TOO_SENSITIVE
         found = faults.finding(fault, f"{said}.", number=number, allowed=allowed, witness=witness)
         return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
-    return Measurement(name="sensitivity", sentence=f"{said}.", details=details)
+    return Measurement(name="sensitivity", sentence=f"{said}.", blind=_hidden(most, allowed), details=details)

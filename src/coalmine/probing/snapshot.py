@@ -12,6 +12,7 @@ import enum
 import functools
 import io
 import random
+import sys
 import sysconfig
 import types
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coalmine.errors import UnsupportedError
+from coalmine.errors import InvalidInputError, UnsupportedError
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _ATOMS = (
@@ -43,6 +44,7 @@ _ATOMS = (
 # Rows are input and stay what they are: a data set is not copied, however the step can reach it.
 _LEFT_ALONE = (torch.utils.data.Dataset, torch.autograd.graph.Node, enum.Enum)
 _LEFT_ALONE_MODULES = {"logging", "threading", "_thread", "weakref", "typing", "re", "inspect", "abc"}
+_HOLDS_NOTHING = (str, bytes, bool, int, float, complex, types.FunctionType, types.ModuleType, type)
 _CANNOT_BE_COPIED = (types.GeneratorType, types.CoroutineType, io.IOBase)
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 CONSTRUCTORS: tuple[Any, ...] = (np.random.default_rng, np.random.RandomState, np.random.Generator, random.Random)
@@ -57,6 +59,11 @@ def check(state: Any, path: str = "state") -> None:
     elif isinstance(state, (list, tuple)):
         for position, value in enumerate(state):
             check(value, f"{path}[{position}]")
+    elif path == "state" and isinstance(state, _HOLDS_NOTHING):
+        raise InvalidInputError(
+            f"{path} is of type {type(state).__name__}, which holds nothing that a step changes: expected modules, "
+            "optimizers, objects with a state_dict, tensors, arrays, and lists or dicts of them"
+        )
     elif not (isinstance(state, (*_ATOMS, *GENERATORS, torch.Tensor, np.ndarray)) or hasattr(state, "__dict__")) or (
         isinstance(state, _CANNOT_BE_COPIED)
     ):
@@ -182,9 +189,9 @@ class Snapshot:
             self._cell(cell, name)
         self._visit(function.__defaults__, path)
         self._visit(function.__kwdefaults__, path)
-        if _is_library(function):
+        if is_library(function):
             return
-        names = _names_in(function.__code__)
+        names = names_in(function.__code__)
         space = function.__globals__
         read = {name: space[name] for name in names if name in space}
         written = {name: value for name, value in read.items() if isinstance(value, (int, float, str, type(None)))}
@@ -194,9 +201,9 @@ class Snapshot:
             if isinstance(value, types.ModuleType):
                 for inner in names:
                     member = value.__dict__.get(inner)
-                    if isinstance(member, types.FunctionType) and not _is_library(member):
+                    if isinstance(member, types.FunctionType) and not is_library(member):
                         self._visit(member, f"{name}.{inner}")
-            elif not isinstance(value, types.FunctionType) or not _is_library(value):
+            elif not isinstance(value, types.FunctionType) or not is_library(value):
                 self._refer(space, name, value)
                 self._visit(value, name)
 
@@ -262,14 +269,19 @@ def _slots(kind: type) -> list[str]:
     return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-def _is_library(function: types.FunctionType) -> bool:
-    name = function.__code__.co_filename
+def is_library(value: types.FunctionType | type) -> bool:
+    """Whether a function or a class is a library's, and not the user's own."""
+    if isinstance(value, types.FunctionType):
+        name = value.__code__.co_filename
+    else:
+        module = sys.modules.get(value.__module__)
+        name = getattr(module, "__file__", None) or ("" if value.__module__ == "__main__" else "<frozen")
     return "site-packages" in name or name.startswith((_STDLIB, "<frozen"))
 
 
-def _names_in(code: types.CodeType) -> set[str]:
+def names_in(code: types.CodeType) -> set[str]:
     """The global names that a function reads, with those of the functions inside it."""
-    inner = (_names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
+    inner = (names_in(one) for one in code.co_consts if isinstance(one, types.CodeType))
     return set(code.co_names).union(*inner)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coalmine.integrations.jax.bench import Bench, Step
 from coalmine.probing import faults
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.noise import correlation_p
+from coalmine.probing.independence import correlation_p
 
 
 def measure(bench: Bench, steps: Sequence[Step]) -> Measurement:
@@ -67,7 +67,7 @@ def _who(bench: Bench, leaves: Sequence[Sequence[str]], draw: int | None) -> str
 
 
 def fresh(walked: Sequence[Step], names: Sequence[str], level: float) -> Measurement:
-    """The noise of consecutive steps: the same in both, or correlated more than chance allows."""
+    """The noise of consecutive steps: the same in both, or (with a level) correlated more than chance allows."""
     findings = []
     steps = [{name: one.plain[name] - one.silent[name] for name in names} for one in walked]
     for name in names:

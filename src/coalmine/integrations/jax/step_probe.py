@@ -176,15 +176,20 @@ class _Probe:
             return [self._no_noise(), used] if used.findings else [self._no_noise()]
         samples = self._samples(1.0) if self.noisy else []
         adding = self._additivity()
+        noised = self._noise(samples)
+        # Numbers that share their noise are too few for a test of chance.
+        shared = any(one.fault == faults.SHARED_NOISE.name for one in noised.findings)
         found = [
             self._sensitivity(samples, adding.findings),
             adding,
-            self._noise(samples),
+            noised,
             self._coverage(samples),
             used,
             None
             if self.outside
-            else keys_used.fresh(steps, self.carriers or self.constant, self.level * SHARES["steps"]),
+            else keys_used.fresh(
+                steps, self.carriers or self.constant, 0.0 if shared else self.level * SHARES["steps"]
+            ),
             self._empty_batch(),
             self._failing_rows(),
             self._control(samples),

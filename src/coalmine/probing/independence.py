@@ -1,0 +1,203 @@
+"""Is the noise independent from number to number? Between tensors, within each, for every pair, and in sums.
+
+For N pairs of independent normal numbers with mean zero, r·√((N − 1)/(1 − r²)) follows Student's t with N − 1 degrees.
+A tensor's sum over its n numbers, squared and over n, has a share of all squares that follows Beta(R/2, R(n − 1)/2)
+over R runs. The smallest singular value σ of R × n standard normal numbers falls below √R − √n − t with a chance of at
+most exp(−t²/2) (Davidson and Szarek 2001, Theorem II.13), so a linear dependence of any kind, σ = 0, is seen for n well
+below R. What was found by one test is not searched for by the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from coalmine.probing import faults
+from coalmine.probing.findings import Finding
+
+if TYPE_CHECKING:
+    from coalmine.probing.noise import Sample
+
+Array = NDArray[np.float64]
+
+SHARES = {"groups": 0.5, "pairs": 0.2, "sums": 0.2, "rank": 0.1}
+"""How the level is shared among the kinds of tests."""
+_PAIRED = 2048
+"""Numbers of all tensors together of which every pair is compared."""
+_SAME = 0.999
+"""A correlation beyond which noise is the same, or opposite, up to rounding."""
+_ALIKE = 1e-3
+"""In standard deviations: noise that is the same in each of the first runs, but for rounding."""
+
+
+def short(name: str) -> str:
+    """A tensor's name, where it does not matter that its gradient was read."""
+    return name.removeprefix("gradient of ")
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Names for people: a gradient is called by its parameter, unless the parameter is there beside it.
+
+    >>> labels(["gradient of w", "w", "gradient of b"])
+    ['the gradient of w', 'w', 'b']
+    """
+    plain = [short(one) for one in names]
+    return [
+        f"the {name}" if name != brief and plain.count(brief) > 1 else brief
+        for name, brief in zip(names, plain, strict=True)
+    ]
+
+
+def correlation_p(a: Array, b: Array) -> tuple[float, float]:
+    """The correlation of two series with mean zero, and the exact chance of one as far from zero if independent."""
+    count = a.size
+    spread = math.sqrt(float(np.sum(a * a)) * float(np.sum(b * b)))
+    if count < 3 or spread == 0.0:
+        return 0.0, 1.0
+    r = float(np.clip(np.sum(a * b) / spread, -1.0, 1.0))
+    return r, _student_p(r, count)
+
+
+def _student_p(r: float, count: int) -> float:
+    if abs(r) >= 1.0 - 1e-12:
+        return 0.0
+    return float(2.0 * stats.t.sf(abs(r) * math.sqrt((count - 1) / (1.0 - r * r)), count - 1))
+
+
+def findings(samples: Sequence[Sample], level: float) -> list[Finding]:
+    """Numbers that share their noise; at most three findings."""
+    if not samples:
+        return []
+    return (
+        _groups(samples, level * SHARES["groups"])
+        or _pairs(samples, level * SHARES["pairs"])
+        or _repeats(samples)
+        or _sums(samples, level * SHARES["sums"])
+        or _rank(samples, level * SHARES["rank"])
+    )
+
+
+def _finding(text: str, r: float, witness: str, level: float) -> Finding:
+    return faults.finding(faults.SHARED_NOISE, text, number=r, allowed=0.0, witness=witness, level=level)
+
+
+def _groups(samples: Sequence[Sample], level: float) -> list[Finding]:
+    """Many numbers against many others: two tensors, neighbors, rows of a matrix."""
+    names = labels([one.name for one in samples])
+    tests: list[tuple[str, Array, Array]] = []
+    for (first, a), (second, b) in itertools.combinations(zip(names, samples, strict=True), 2):
+        width = min(a.values.shape[1], b.values.shape[1])
+        tests.append((f"{first} and {second}", a.values[:, :width], b.values[:, :width]))
+    for name, one in zip(names, samples, strict=True):
+        width = 2 * (one.values.shape[1] // 2)
+        if width:
+            tests.append((f"neighboring numbers of {name}", one.values[:, 0:width:2], one.values[:, 1:width:2]))
+        if one.strided is not None and one.shape[0] > 1:
+            width = min(int(np.prod(one.shape[1:])), one.strided.shape[1], one.values.shape[1])
+            tests.append((f"rows of {name}", one.values[:, :width], one.strided[:, :width]))
+    found = []
+    for where, left, right in tests:
+        r, p = correlation_p(left.ravel(), right.ravel())
+        if p < level / len(tests):
+            text = f"The noise of {where} is correlated ({r:+.3g})."
+            found.append(_finding(text, r, where, level / len(tests)))
+    return found[:3]
+
+
+def _pairs(samples: Sequence[Sample], level: float) -> list[Finding]:
+    """Every number against every other, of all tensors together."""
+    each = max(_PAIRED // len(samples), 1)
+    columns, places = [], []
+    for name, one in zip(labels([one.name for one in samples]), samples, strict=True):
+        part = one.values[:, :each]
+        columns.append(part)
+        places += [(name, number) for number in range(part.shape[1])]
+    values = np.concatenate(columns, axis=1)
+    runs, count = values.shape
+    if count < 2 or runs < 3:
+        return []
+    sizes = np.linalg.norm(values, axis=0)
+    unit = values / np.where(sizes > 0.0, sizes, 1.0)
+    together = unit.T @ unit
+    np.fill_diagonal(together, 0.0)
+    a, b = sorted(int(one) for one in np.unravel_index(int(np.argmax(np.abs(together))), together.shape))
+    r = float(np.clip(together[a, b], -1.0, 1.0))
+    if _student_p(r, runs) * count * (count - 1) / 2.0 >= level:
+        return []
+    return [_finding(*_words(places[a], places[b], r), level=level)]
+
+
+def _words(first: tuple[str, int], second: tuple[str, int], r: float) -> tuple[str, float, str]:
+    """Two numbers that share their noise: the sentence, the correlation and the witness."""
+    one = f"number {first[1]} of {first[0]}"
+    other = f"number {second[1]} of {second[0]}"
+    how = f"correlated ({r:+.3g})"
+    if abs(r) >= _SAME:
+        how = "the same" if r > 0.0 else "the same with the opposite sign"
+    return f"The noise of {one} and of {other} is {how}.", r, f"{one} and {other}"
+
+
+def _repeats(samples: Sequence[Sample]) -> list[Finding]:
+    """The same noise, up to its sign, anywhere in tensors that are too large to compare every pair.
+
+    Over N numbers and m runs the chance of one is at most about N·_ALIKE^(m − 1): none, for eight runs.
+    """
+    heads = [one.first for one in samples]
+    if any(len(one) < 6 for one in heads) or sum(one.shape[1] for one in heads) <= _PAIRED:
+        return []
+    values = np.concatenate([one / max(float(np.std(one)), 1e-300) for one in heads], axis=1)
+    owners = np.repeat(np.arange(len(heads)), [one.shape[1] for one in heads])
+    numbers = np.concatenate([np.arange(one.shape[1]) for one in heads])
+    loud = np.abs(values).max(axis=0) > 10.0 * _ALIKE
+    values, owners, numbers = values[:, loud], owners[loud], numbers[loud]
+    signs = np.where(values[0] < 0.0, -1.0, 1.0)
+    values = values * signs
+    weights = np.random.default_rng(0).uniform(0.5, 1.0, len(values))
+    order = np.argsort(weights @ values)
+    for away in (1, 2):
+        left, right = order[:-away], order[away:]
+        same = np.flatnonzero(np.all(np.abs(values[:, left] - values[:, right]) <= _ALIKE, axis=0))
+        if same.size:
+            a, b = left[same[0]], right[same[0]]
+            names = labels([one.name for one in samples])
+            places = sorted(((names[owners[one]], int(numbers[one])) for one in (a, b)), key=lambda one: one[1])
+            return [_finding(*_words(places[0], places[1], float(signs[a] * signs[b])), level=0.0)]
+    return []
+
+
+def _sums(samples: Sequence[Sample], level: float) -> list[Finding]:
+    """The sum of a tensor's noise: too small where its mean was taken away, too large where something is shared."""
+    for name, one in zip(labels([one.name for one in samples]), samples, strict=True):
+        numbers, squares = one.squares.size, float(one.squares.sum())
+        if numbers < 2 or squares == 0.0:
+            continue
+        share = float(np.sum(one.sums**2)) / numbers / squares
+        law = stats.beta(one.runs / 2.0, one.runs * (numbers - 1) / 2.0)
+        p = 2.0 * min(float(law.cdf(share)), float(law.sf(share)))
+        if p < level / len(samples):
+            ratio = share * numbers
+            text = f"The sum of the noise in {name} has {ratio:.3g} times the variance that independent noise gives it."
+            return [_finding(text, ratio, f"{name}, {numbers} numbers", level / len(samples))]
+    return []
+
+
+def _rank(samples: Sequence[Sample], level: float) -> list[Finding]:
+    """Noise of fewer dimensions than numbers, in tensors with many fewer numbers than there are runs."""
+    for name, one in zip(labels([one.name for one in samples]), samples, strict=True):
+        runs, numbers = one.values.shape
+        sizes = np.linalg.norm(one.values, axis=0) / math.sqrt(max(runs, 1))
+        if numbers < 2 or 4 * numbers > runs or not np.all(sizes > 0.0):
+            continue
+        # Sizes are measured: taken as half as large as they may be, which no chi distribution with 8 degrees exceeds.
+        least = 2.0 * float(np.linalg.svd(one.values / sizes, compute_uv=False)[-1])
+        away = max(math.sqrt(runs) - math.sqrt(numbers) - least, 0.0)
+        if math.exp(-away * away / 2.0) < level / len(samples):
+            text = f"The {numbers} numbers of {name} have linearly dependent noise: a sum of them, weighted, has none."
+            return [_finding(text, 0.0, f"{name}, {numbers} numbers over {runs} runs", level / len(samples))]
+    return []

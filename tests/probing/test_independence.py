@@ -1,0 +1,79 @@
+"""Noise that numbers share, within a tensor and across tensors, however it is arranged.
+
+Right noise goes through every test at level 1e-7; the seeds are fixed.
+"""
+
+import numpy as np
+import pytest
+
+from coalmine.probing import independence
+from coalmine.probing.noise import collect
+
+LEVEL, RUNS = 1e-7, 200
+SHUFFLED = np.random.default_rng(5).permutation(24)
+
+
+def half(z):
+    return np.concatenate([z[:, :12], z[:, :12]], axis=1)
+
+
+def mirrored(z):
+    return np.concatenate([z[:, :12], -z[:, :12]], axis=1)
+
+
+def shuffled(z):
+    return mirrored(z)[:, SHUFFLED]
+
+
+def two_equal(z):
+    z = z.copy()
+    z[:, 17] = z[:, 1]
+    return z
+
+
+def without_mean(z):
+    return z - z.mean(axis=1, keepdims=True)
+
+
+def dependent(z):
+    """One number is a mixture of all others, with signs that leave sums and pairs as they are."""
+    z = z.copy()
+    signs = np.where(np.arange(23) % 4 < 2, 1.0, -1.0)
+    z[:, 23] = z[:, :23] @ signs / np.sqrt(23)
+    return z
+
+
+def found(change, *, shape=(4, 6), seed=0):
+    size = int(np.prod(shape))
+    z = change(np.random.default_rng(seed).normal(size=(RUNS, size)))
+    return independence.findings(collect([("gradient of w", shape)], z[:, None, :]), LEVEL)
+
+
+@pytest.mark.parametrize("change", [half, mirrored, shuffled, two_equal, without_mean, dependent])
+def test_shared_noise_within_a_tensor_is_found(change):
+    (one,) = found(change)
+    assert one.fault == "shared noise"
+    assert one.level <= LEVEL
+
+
+def test_the_two_numbers_are_named():
+    (one,) = found(two_equal)
+    assert one.sentence == "The noise of number 1 of w and of number 17 of w is the same."
+
+
+@pytest.mark.parametrize("shape", [(2,), (4, 6), (50,), (40, 30), (3000,)])
+@pytest.mark.parametrize("seed", range(3))
+def test_independent_noise_passes(shape, seed):
+    assert found(lambda z: z, shape=shape, seed=seed) == []
+
+
+def test_a_pool_that_is_used_twice_is_found_across_large_tensors():
+    pool = np.random.default_rng(1).normal(size=(40, 5000))
+    runs = [[row[:4000], np.concatenate([row[4000:], -row[:500]])] for row in pool]
+    (one,) = independence.findings(collect([("a", (4000,)), ("b", (1500,))], runs), LEVEL)
+    assert "with the opposite sign" in one.sentence
+    assert "of a and of" in one.sentence
+
+
+def test_a_gradient_and_its_parameter_have_names_of_their_own():
+    assert independence.labels(["gradient of w", "w"]) == ["the gradient of w", "w"]

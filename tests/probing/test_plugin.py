@@ -192,3 +192,17 @@ def test_the_plugin_is_declared_and_light():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_wrong_input_is_one_line_and_no_traceback(pytester):
+    pytester.makepyfile(
+        """
+        def test_input(coalmine):
+            coalmine.probe(lambda batch: None, clip_norm=-1.0)
+        """
+    )
+    result = pytester.runpytest("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["coalmine.probe: batch = None is not allowed*"])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*private_step.py*")

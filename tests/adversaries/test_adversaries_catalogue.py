@@ -136,7 +136,7 @@ def test_the_command_line_lists_them_with_their_package(package, tmp_path):
     assert "fake-attacks 1.2" in text
     assert "Asks about the first row." in text
     assert "cannot be used" in text
-    entries = {one["name"]: one for one in json.loads(listed("--json").stdout)}
+    entries = {one["name"]: one for one in json.loads(listed("--json").stdout)["adversaries"]}
     assert entries["first-row"]["package"] == "fake-attacks"
     assert entries["first-row"]["options"] == {"weight": 2.0, "sizes": [1, 2]}
     assert "AttributeError" in entries["broken"]["problem"]

@@ -108,7 +108,7 @@ def test_what_an_attacker_may_not_see_is_what_the_next_rung_proves():
 
 
 def test_luck_is_called_luck():
-    [gap] = gaps(audited(("lucky", gaussian(2.0, 60, 6))))
+    [gap] = gaps(audited(("lucky", gaussian(1.6, 60, 6))))
     assert gap.typical < gap.perfect == gap.stronger
     assert gap.attack == 0.0
     said = {title: measured for title, _, measured in shown.lines(gap)}

@@ -114,7 +114,7 @@ def test_the_commands_that_train_nothing_of_ours_work(run, tmp_path):
     own = ["--train", "training:half", "--score", "training:score", "--workers", "1", "--trials", "320"]
     run(command=["audit", *own, "--claim-dpsgd", "1,1,1"], expected=1)
     listed = run(command=["runs", "list"])
-    assert "own training" in listed
+    assert "training:half" in listed
     name = re.search(r"\b[0-9a-f]{12}\b", listed)[0]
     run(command=["runs", "show", name])
     run(command=["report", name, "-o", "page.html"])
@@ -123,7 +123,7 @@ def test_the_commands_that_train_nothing_of_ours_work(run, tmp_path):
 
 
 def test_what_needs_them_says_so_in_one_line(run):
-    """An audit of ours trains with torch; the message is no traceback."""
-    for command in (["audit", "--trials", "16"], ["adversaries"]):
-        said = run(command=command, expected=2)
-        assert said.strip() == f"coalmine {command[0]}: this needs torch: install it with pip install 'coalmine[train]'"
+    """An audit of ours trains with torch; the message is no traceback. The adversaries can be listed all the same."""
+    said = run(command=["audit", "--trials", "16"], expected=2)
+    assert said.strip() == "coalmine audit: this needs torch: install it with pip install 'coalmine[train]'"
+    assert "clipbkd" in run(command=["adversaries"])

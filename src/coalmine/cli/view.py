@@ -26,7 +26,7 @@ view = typer.Typer(
 )
 
 
-@view.command("open")
+@view.command("open", short_help="Serve the pages on this machine until Ctrl-C.")
 def open_(
     store: Annotated[Path, typer.Argument(help="The store to look at.")] = Path("coalmine.db"),
     port: Annotated[int, typer.Option(help="Where to listen on this machine; 0 takes a free port.")] = 0,
@@ -48,7 +48,7 @@ def open_(
         serve(opened, port=port, ready=ready)
 
 
-@view.command()
+@view.command(short_help="Write the same pages as files to share.")
 def bundle(
     folder: Annotated[Path, typer.Argument(help="Where to write the pages; made if it is not there.")],
     audit: Annotated[

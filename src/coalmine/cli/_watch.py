@@ -41,10 +41,11 @@ class Watch(Watcher):
             transient=False,
             console=Console(stderr=True),
         )
+        self._idle = self._progress.add_task("preparing", total=None, visible=False, rate="-", bound="", where="")
 
     def __enter__(self) -> Self:
         self._progress.start()
-        self._idle = self._progress.add_task("preparing", total=None, rate="-", bound="", where="")
+        self._progress.update(self._idle, visible=True)
         return self
 
     def __exit__(

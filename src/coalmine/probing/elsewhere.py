@@ -45,7 +45,7 @@ def held(function: Any, known: Set[int] = frozenset()) -> dict[str, Any]:
 
 def _ours(function: types.FunctionType) -> bool:
     """A step that an integration made: the user's functions are in its closure."""
-    return function.__module__.partition(".")[0] == "coalmine"
+    return (function.__module__ or "").partition(".")[0] == "coalmine"
 
 
 def _followed(function: types.FunctionType) -> bool:

@@ -163,9 +163,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     # Verdicts take long, and are not asked for.
-    monkeypatch.setattr(
-        functions, "conclude_and_keep", lambda store, record: None
-    )  # verdicts take long, and are not asked for
+    monkeypatch.setattr(functions, "conclude_and_keep", lambda store, record: None)
     kept = {name: sys.modules.pop(name) for name in ("wave",) if name in sys.modules}
     yield Project(tmp_path, monkeypatch)
     for name in [Path(one).parts[0].partition(".")[0] for one in PROJECT]:

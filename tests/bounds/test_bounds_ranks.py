@@ -116,6 +116,16 @@ def test_for_known_families_only():
         clopper_pearson(gaussian(np.random.default_rng(6), 1.0, 50), delta=1e-5, confidence=0.95, threshold=Ranks())
 
 
+def test_a_leak_beyond_the_family():
+    """So rare a canary that no noise of the grid explains scores this far apart: the largest member is the answer."""
+    mechanism = DpSgd(sample_rate=1e-3, noise_multiplier=1.0, steps=1)
+    scores = Scores(np.arange(40.0), np.arange(100.0, 140.0))
+    for analysis in ("standard", "last_iterate"):
+        family = DpSgdNoise(mechanism=mechanism, delta=1e-5, octave=16, analysis=analysis)
+        assert family.near(1e7) == family.size
+        assert ranks.invert(family, 40, 40, ranks.observed(family, scores), level=0.05) == family.size
+
+
 def test_the_family_without_noise_known():
     family = DpSgdNoise(mechanism=DpSgd(sample_rate=0.1, noise_multiplier=3.0, steps=7), delta=1e-5)
     assert family.near(1.0) == family.search(lambda theta: theta <= family.near(1.0), start=family.near(1.2))

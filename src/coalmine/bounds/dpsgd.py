@@ -207,7 +207,7 @@ class DpSgdNoise:
 
     def near(self, mu: float) -> float:
         """See :class:`~coalmine.bounds.families.Family`."""
-        return float(self._near(mu))
+        return float(min(max(self._near(mu), 1), self.size))
 
     def _near(self, mu: float) -> int:
         """The grid value whose curve is near that of N(0, 1) against N(μ, 1): where a search may start."""

@@ -19,6 +19,7 @@ only those that reach the observed value there are asked again.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -120,8 +121,8 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
     mu, theta = _guess(family, n0, n1, value, min(2.0 * level, 0.5)), -1.0
     while True:
         before, theta = theta, family.near(mu)
-        if theta == before:
-            return theta  # the family has no larger one
+        if theta <= before:
+            theta = family.near(math.inf)
         kept = [
             (world0[rows], world1[rows])
             for world0, world1 in copies_of(n0, n1, simulations=total, seed=seed, streams=_STREAMS)
@@ -129,7 +130,9 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
         ]
         if sum(world0.shape[0] for world0, _ in kept) > allowed:
             break
-        mu = 1.05 * mu + 0.05
+        if theta == family.near(math.inf):
+            return theta  # there is no larger one
+        mu = 2.0 * mu + 0.1
     top = theta
     zero, one = (np.concatenate(parts) for parts in zip(*kept, strict=True))
     return family.search(lambda at: at < top and int(reaching(at, zero, one).sum()) <= allowed, start=top - 1.0)

@@ -129,3 +129,11 @@ def test_a_leak_beyond_the_family():
 def test_the_family_without_noise_known():
     family = DpSgdNoise(mechanism=DpSgd(sample_rate=0.1, noise_multiplier=3.0, steps=7), delta=1e-5)
     assert family.near(1.0) == family.search(lambda theta: theta <= family.near(1.0), start=family.near(1.2))
+
+
+def test_equal_counts_give_equal_values_however_they_are_added_up():
+    """A copy that equals the observed scores must count as reaching them: one row, and the same among many."""
+    family = Gdp(delta=1e-5)
+    apart = errors_by_position(Scores(np.arange(300.0), np.arange(290.0, 590.0))).places
+    alone = ranks.statistic(family, apart[None, :], 300, 300)[0]
+    assert np.unique(ranks.statistic(family, np.tile(apart, (1001, 1)), 300, 300)).tolist() == [alone]

@@ -118,6 +118,11 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
         places = missed_by(family.curve(theta), world0, world1)
         return np.asarray(statistic(family, places, n0, n1) >= value - _TIE)
 
+    count = 0
+    for world0, world1 in copies_of(n0, n1, simulations=total, seed=seed, streams=_STREAMS):
+        count += int(reaching(0.0, world0, world1).sum())
+        if count > allowed:
+            return 0.0  # not even "nothing leaks" is refuted
     mu, theta = _guess(family, n0, n1, value, min(2.0 * level, 0.5)), -1.0
     while True:
         before, theta = theta, family.near(mu)
@@ -164,7 +169,8 @@ def _raw(family: Family, n0: int, n1: int) -> Callable[[Places], Array]:
     """Both statistics of every row, each in its own unit."""
     # A rate limit of 1 gives −∞; of finite numbers means and widths can be taken.
     table, counts = np.clip(evidence_table(family, n0, n1), -50.0, 50.0), lattice(n1, fine=True)
-    normal = rank_sum(lambda share: -special.ndtri(share), n0, n1)
+    # Multiples of 2⁻²⁰: their sums are exact, so equal counts give equal values in whatever order they are added up.
+    normal = rank_sum(lambda share: np.round(-special.ndtri(share) * 2.0**20) / 2.0**20, n0, n1)
     rows = np.arange(table.shape[0])
     return lambda places: np.stack([table[rows, places].max(axis=1), normal(counts[places])], axis=1)
 

@@ -353,6 +353,27 @@ def test_accuracy_is_kept_beside_the_score_and_does_not_change_it():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals of threads")
+def test_sigterm_during_the_start_of_workers_leaves_no_folder(monkeypatch, tmp_path):
+    def end(*_):
+        raise KeyboardInterrupt
+
+    real = local.loky.ProcessPoolExecutor
+
+    def asked_to_end(*given, **named):
+        signal.raise_signal(signal.SIGTERM)
+        return real(*given, **named)
+
+    monkeypatch.setattr(local.loky, "ProcessPoolExecutor", asked_to_end)
+    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(KeyboardInterrupt), LocalEngine(2, apart=True) as engine:
+            engine.submit(Counting(), [0])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(tmp_path.glob("coalmine-*"))
+
+
 def test_an_interrupt_waits_until_processes_are_started_whichever_thread_gets_it():
     """A thread of another library lets Ctrl-C through, and Python hands it to the main thread, masked or not."""
     done = threading.Event()

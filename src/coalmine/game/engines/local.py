@@ -77,7 +77,8 @@ class LocalEngine:
     def _send(self, task: Task, blocks: Sequence[int]) -> Future[_Answer]:
         """To a worker. The task goes along until every worker is known to hold it."""
         if self._executor is None:
-            self._start()
+            with _interrupts_later():
+                self._start()
         if task is not self._task:
             self._task, self._number, self._sealed = task, self._number + 1, cloudpickle.dumps(task)
             self._holders = set()
@@ -130,16 +131,16 @@ class LocalEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._executor is None:
-            return
         self._closed.set()
-        workers = _workers(self._notes)
-        self._executor.shutdown(wait=False, kill_workers=True)
-        for worker in workers:
-            _end_group(worker)
-        self._executor.shutdown(wait=True, kill_workers=True)
-        assert self._notes is not None
-        shutil.rmtree(self._notes, ignore_errors=True)
+        with _interrupts_later():  # asked twice to end, it still puts everything away
+            if self._executor is not None:
+                workers = _workers(self._notes)
+                self._executor.shutdown(wait=False, kill_workers=True)
+                for worker in workers:
+                    _end_group(worker)
+                self._executor.shutdown(wait=True, kill_workers=True)
+            if self._notes is not None:
+                shutil.rmtree(self._notes, ignore_errors=True)
 
 
 _Answer = tuple[int, list[BlockResult]]
@@ -174,27 +175,30 @@ def _end_group(worker: int) -> None:
 
 @contextlib.contextmanager
 def _interrupts_later() -> Iterator[None]:
-    """Hold Ctrl-C back for a moment. Processes started meanwhile hold it back until they are ready to end quietly.
+    """Hold Ctrl-C and SIGTERM back for a moment. Processes started meanwhile hold Ctrl-C back until they are ready.
 
     The mask is what those processes inherit. Here it is not enough: the signal goes to any thread that lets it through
     (a numerical library's, too), and Python then interrupts the main thread all the same, half-way through a start.
+    SIGTERM comes to this process alone, so no mask: a worker must always be open to it.
     """
     if not hasattr(signal, "pthread_sigmask"):  # no such thing on Windows
         yield
         return
     held: list[int] = []
-    handler = None
-    if threading.current_thread() is threading.main_thread() and callable(signal.getsignal(signal.SIGINT)):
-        handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number))
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        for one in (signal.SIGINT, signal.SIGTERM):
+            if callable(signal.getsignal(one)):
+                handlers[one] = signal.signal(one, lambda number, _: held.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
-            if held:
-                signal.raise_signal(signal.SIGINT)
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+        if held:
+            signal.raise_signal(held[0])
 
 
 def _prepare(parent: int, notes: Path) -> None:

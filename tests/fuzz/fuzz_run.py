@@ -236,8 +236,9 @@ def campaign(numbers: Iterable[int], *, seed: int, workers: int = 1, keep: Path 
                 seconds = usage.ru_utime + usage.ru_stime
                 yield _judge(number, seed, folder, status, seconds, usage)
                 if keep is None:
-                    for one in Path(top).glob(f"{number}*"):
-                        shutil.rmtree(one) if one.is_dir() else one.unlink()
+                    shutil.rmtree(folder)
+                    for ending in ("out", "err"):
+                        folder.with_suffix(f".{ending}").unlink()
                 else:
                     shutil.copytree(top, keep, dirs_exist_ok=True)
             time.sleep(0.002)

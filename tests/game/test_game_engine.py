@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import signal
+import sys
 import threading
 import time
 
@@ -392,3 +393,21 @@ def test_an_interrupt_waits_until_processes_are_started_whichever_thread_gets_it
         signal.signal(signal.SIGINT, before)
         done.set()
     assert started
+
+
+def test_own_modules_are_each_named_once_and_installed_ones_are_not(monkeypatch, tmp_path):
+    """A package under two names (as requests shows urllib3) stopped a run on Ray; so did ``pip install --target``."""
+    for folder in ("own", "target", "target/aninstalledone-1.0.dist-info"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "own" / "amoduleofmine.py").touch()
+    (tmp_path / "target" / "aninstalledone.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "own")
+    monkeypatch.syspath_prepend(tmp_path / "target")
+    mine, installed = importlib.import_module("amoduleofmine"), importlib.import_module("aninstalledone")
+    monkeypatch.setitem(sys.modules, "another.name", mine)
+    try:
+        found = machine.own_modules()
+    finally:
+        del sys.modules["amoduleofmine"], sys.modules["aninstalledone"]
+    assert found.count(mine) == 1
+    assert installed not in found

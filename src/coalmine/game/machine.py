@@ -46,17 +46,32 @@ def code() -> str:
 
 
 def own_modules() -> list[ModuleType]:
-    """The loaded modules that are neither installed packages nor Python's own: other machines may not have them."""
+    """The loaded modules that are neither installed packages nor Python's own: other machines may not have them.
+
+    Each once, though a module may be loaded under several names. A folder that pip has installed into
+    (``pip install --target``) holds installed packages.
+    """
     installed = {Path(path).resolve() for path in sysconfig.get_paths().values()}
-    found = []
-    for name, module in list(sys.modules.items()):
+    found: dict[str, ModuleType] = {}
+    for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
-        if not isinstance(module, ModuleType) or not file or name.partition(".")[0] in ("coalmine", "__main__"):
+        if not isinstance(module, ModuleType) or not file or module.__name__.partition(".")[0] in _NEVER_SENT:
             continue
         path = Path(file).resolve()
-        if not {"site-packages", "dist-packages"} & {*path.parts} and not installed & {*path.parents}:
-            found.append(module)
-    return found
+        if {"site-packages", "dist-packages"} & {*path.parts} or installed & {*path.parents}:
+            continue
+        above = module.__name__.count(".") + (path.stem == "__init__")
+        if above < len(path.parents) and not _installed_into(path.parents[above]):
+            found[module.__name__] = module
+    return list(found.values())
+
+
+_NEVER_SENT = ("coalmine", "__main__")
+
+
+@functools.cache
+def _installed_into(folder: Path) -> bool:
+    return any(folder.glob("*.dist-info"))
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -373,6 +374,23 @@ def test_sigterm_during_the_start_of_workers_leaves_no_folder(monkeypatch, tmp_p
     finally:
         signal.signal(signal.SIGTERM, before)
     assert not list(tmp_path.glob("coalmine-*"))
+
+
+def test_the_folder_of_a_killed_process_is_put_away_by_the_next_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(local.tempfile, "tempdir", str(tmp_path))
+    command = (
+        "import os, signal, tempfile; from coalmine.game.engines import local; "
+        f"tempfile.tempdir = {str(tmp_path)!r}; kept = local._folder(); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", command], check=False)
+    [stale] = tmp_path.iterdir()
+    (tmp_path / "coalmine-report").mkdir()  # not one of these
+    mine, lock = local._folder()
+    other, another = local._folder()
+    assert not stale.exists()
+    assert {mine, other, tmp_path / "coalmine-report"} == set(tmp_path.iterdir())
+    lock.close()
+    another.close()
 
 
 def test_an_interrupt_waits_until_processes_are_started_whichever_thread_gets_it():

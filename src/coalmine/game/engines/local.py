@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -14,7 +15,7 @@ from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import cloudpickle
 import loky
@@ -26,7 +27,11 @@ from coalmine.game.play import TROUBLE
 from coalmine.game.task import Task, play_in_stacks
 from coalmine.store import BlockResult
 
+if sys.platform != "win32":
+    import fcntl
+
 _WATCH_SECONDS = 0.5
+_PREFIX, _LOCK = "coalmine-", "in-use"
 
 
 class LocalEngine:
@@ -47,6 +52,7 @@ class LocalEngine:
         self._apart = apart
         self._executor: Any = None
         self._notes: Path | None = None
+        self._lock: IO[bytes]
         self._closed = threading.Event()
         self._task: Task | None = None
         self._number = 0
@@ -92,7 +98,7 @@ class LocalEngine:
         if hasattr(signal, "pthread_sigmask"):
             # Started by the first worker it would let Ctrl-C through again, to workers that are not ready for it.
             resource_tracker.ensure_running()
-        self._notes = Path(tempfile.mkdtemp(prefix="coalmine-"))
+        self._notes, self._lock = _folder()
         self._executor = loky.ProcessPoolExecutor(
             self.workers,
             context=loky.backend.get_context("loky"),
@@ -141,6 +147,7 @@ class LocalEngine:
                 self._executor.shutdown(wait=True, kill_workers=True)
             if self._notes is not None:
                 shutil.rmtree(self._notes, ignore_errors=True)
+                self._lock.close()
 
 
 _Answer = tuple[int, list[BlockResult]]
@@ -149,6 +156,25 @@ _held: tuple[int, Task] | None = None
 """In a worker: the task that it played last, and its number."""
 _here: Path | None = None
 """In a worker: the folder for notes."""
+
+
+def _folder() -> tuple[Path, IO[bytes]]:
+    """A folder for notes, and the lock that says that it is in use.
+
+    Folders whose lock nobody holds belonged to processes that were killed before they could put anything away. A lock
+    is let go by the operating system, and it is seen from other containers too, which a process id is not.
+    """
+    place = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = (place / "locking").open("wb")
+    if sys.platform == "win32":
+        return place, lock
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    (place / "locking").rename(place / _LOCK)  # nobody finds it before it is held
+    for other in place.parent.glob(f"{_PREFIX}*/{_LOCK}"):
+        with contextlib.suppress(OSError), other.open("rb") as free:  # another user's, in use, or gone by now
+            fcntl.flock(free, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(other.parent, ignore_errors=True)
+    return place, lock
 
 
 def _workers(notes: Path | None) -> list[int]:

@@ -34,8 +34,8 @@ def shown(tmp_path_factory):
         if language == "python":
             name = code.splitlines()[0].removeprefix("# ")
             (folder / name).write_text(code, encoding="utf-8")
-            needs_opacus = "opacus" in code and importlib.util.find_spec("opacus") is None
-            if name not in ("dpsgd.py", "cluster.py") and not needs_opacus:
+            missing = any(one in code and importlib.util.find_spec(one) is None for one in ("opacus", "jax"))
+            if name not in ("dpsgd.py", "cluster.py") and not missing:
                 found[name] = executed([name], folder)
         else:
             for line in code.splitlines():
@@ -55,8 +55,8 @@ def test_both_trainings_end_with_a_verdict_that_fits(shown):
     (judged,) = (text for line, text in shown.items() if "one-run judge" in line)
     assert "Verdict: " in judged
     assert shown["audit.py"].splitlines()[0].split()[0] in ("Consistent", "Inconclusive", "Refuted")
-    if "hooked.py" in shown:
-        assert shown["hooked.py"].splitlines()[0].split()[0] in ("Consistent", "Inconclusive", "Refuted")
+    for name in {"hooked.py", "jaxed.py"} & shown.keys():
+        assert shown[name].splitlines()[0].split()[0] in ("Consistent", "Inconclusive", "Refuted")
 
 
 def test_the_digest_is_computed_as_the_page_says(shown):

@@ -23,7 +23,7 @@ from coalmine.one_run.game import (  # noqa: E402
     quiet_parameters,
 )
 from coalmine.one_run.judge import separation_of  # noqa: E402
-from coalmine.one_run.scorers import StepLikelihood  # noqa: E402
+from coalmine.one_run.likelihood import StepLikelihood  # noqa: E402
 from coalmine.records import DpSgd, MechanismClaim, OneRunScores, Outcome  # noqa: E402
 from coalmine.roles import Observer  # noqa: E402
 from coalmine.training import (  # noqa: E402

@@ -9,6 +9,7 @@ module                        what it gives
 :mod:`.begin`                 coins, the rows to train on and the verdict inside one program
 :mod:`.seal`                  coins under seal: files for the training, for the scorer, for the judge
 :mod:`.judge`                 from scores and coins to a verdict and lower bounds
+:mod:`.likelihood`            what the sums of every step say about each gradient
 :mod:`.planning`              how many canaries
 :mod:`.advice`                what to do next where a run can say nothing
 :mod:`.section`               a result as data for a report

@@ -6,7 +6,9 @@ What a canary is changes how much is proved, never whether it holds: the coins a
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -99,8 +101,44 @@ class GradientCanaries:
         """The chosen canaries alone."""
         return dataclasses.replace(self, indices=self.indices[chosen], values=self.values[chosen])
 
+    def check_part(self, included: GradientCanaries) -> None:
+        """An error unless ``included`` are some of these."""
+        strangers = Counter(included._each()) - Counter(self._each())
+        if strangers:
+            raise InvalidInputError(
+                f"included has {strangers.total()} canaries that are not among those scored: expected a part of scored"
+            )
+
+    def _each(self) -> list[tuple[bytes, bytes]]:
+        """Each canary as something that can be compared."""
+        return [(places.tobytes(), values.tobytes()) for places, values in zip(self.indices, self.values, strict=True)]
+
 
 Canaries: TypeAlias = RowCanaries | GradientCanaries
+
+
+def load_gradients(path: Path | str, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:
+    """Gradients from a file of ``coalmine one-run prepare``, and their ids if it has any (``score/`` has them).
+
+    Args:
+        path: ``train/run-1.npz`` or ``score/run-1.npz``.
+        kind: What they are called.
+
+    Returns:
+        The canaries and the ids.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            parts = {name: archive[name] for name in archive.files}
+    except Exception:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
+        raise InvalidInputError(f"{path}: cannot be read: expected gradients that `one-run prepare` wrote") from None
+    missing = [name for name in ("indices", "values", "parameters") if name not in parts]
+    if missing:
+        raise InvalidInputError(f"{path}: no array {missing[0]}: expected gradients that `one-run prepare` wrote")
+    canaries = GradientCanaries(
+        kind=kind, indices=parts["indices"], values=parts["values"], parameters=int(parts["parameters"])
+    )
+    return canaries, [str(name) for name in parts.get("id", ())]
 
 
 def _generator(seed: int, purpose: str) -> np.random.Generator:

@@ -8,8 +8,6 @@ the training's own sampler and its clipping are not, because these rows do not p
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,30 +18,6 @@ from coalmine.errors import InvalidInputError
 from coalmine.one_run.canaries import GradientCanaries
 from coalmine.one_run.scorers import GradientScores
 from coalmine.records import DpSgd
-
-
-def load(path: Path | str, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:
-    """Gradients from a file of ``coalmine one-run prepare``, and their ids if it has any (``score/`` has them).
-
-    Args:
-        path: ``train/run-1.npz`` or ``score/run-1.npz``.
-        kind: What they are called.
-
-    Returns:
-        The canaries and the ids.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            parts = {name: archive[name] for name in archive.files}
-    except Exception:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
-        raise InvalidInputError(f"{path}: cannot be read: expected gradients that `one-run prepare` wrote") from None
-    missing = [name for name in ("indices", "values", "parameters") if name not in parts]
-    if missing:
-        raise InvalidInputError(f"{path}: no array {missing[0]}: expected gradients that `one-run prepare` wrote")
-    canaries = GradientCanaries(
-        kind=kind, indices=parts["indices"], values=parts["values"], parameters=int(parts["parameters"])
-    )
-    return canaries, [str(name) for name in parts.get("id", ())]
 
 
 class OpacusCanaries:
@@ -92,11 +66,7 @@ class OpacusCanaries:
                 raise InvalidInputError(
                     f"{name} is for {given.parameters} parameters: expected {size}, as the optimizer has"
                 )
-        strangers = Counter(_rows(included)) - Counter(_rows(scored))
-        if strangers:
-            raise InvalidInputError(
-                f"included has {strangers.total()} canaries that are not among those scored: expected a part of scored"
-            )
+        scored.check_part(included)
         if isinstance(getattr(optimizer.add_noise, "__self__", None), OpacusCanaries):
             raise InvalidInputError("optimizer has canaries already: expected detach() of the others first")
         self._steps = mechanism.steps
@@ -144,13 +114,6 @@ class OpacusCanaries:
     def detach(self) -> None:
         """The optimizer as it was."""
         self._optimizer.add_noise = self._plain
-
-
-def _rows(canaries: GradientCanaries) -> list[tuple[bytes, bytes]]:
-    """Each canary as something that can be compared."""
-    return [
-        (places.tobytes(), values.tobytes()) for places, values in zip(canaries.indices, canaries.values, strict=True)
-    ]
 
 
 class _Step:

@@ -74,7 +74,7 @@ def coordinates(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measure
 
     Scores are exact posteriors; canaries of one parameter have the same one. The mean over ``options.audits`` audits.
     """
-    from coalmine.one_run.scorers import StepLikelihood
+    from coalmine.one_run.likelihood import StepLikelihood
 
     mechanism, epsilon, delta = _mechanism(cell.tree)
     places, share = int(cell.tree["coordinates"]), int(cell.tree["per_coordinate"])

@@ -86,14 +86,17 @@ class Slow:
         return None
 
 
-def settings(trials=96):
+LADDER = [{"name": "clipbkd", "copies": 2}, {"name": "malicious-dataset"}]
+
+
+def settings(trials=96, adversary=LADDER):
     return config.parse(
         {
             "data": {"name": "synthetic", "rows": 60},
             "model": {"kind": "logistic"},
             "training": {"steps": 4, "sample_rate": 0.5, "noise_multiplier": 1.0},
             "audit": {"trials": trials},
-            "adversary": [{"name": "clipbkd", "copies": 2}, {"name": "malicious-dataset"}],
+            "adversary": adversary,
         }
     )
 
@@ -123,6 +126,13 @@ def test_an_audit_gives_the_bits_of_the_local_engine(cluster, tmp_path, workers)
     here = audit(settings(), store=tmp_path / "here.db", execution=Execution(workers=1))
     assert_same(everything(tmp_path / "ray.db"), everything(tmp_path / "here.db"))
     assert there.verdict.outcome is here.verdict.outcome
+
+
+def test_one_run_gives_the_bits_of_the_local_engine(cluster, tmp_path):
+    wanted = settings(adversary=[{"name": "one-run-white-box", "canaries": 20, "runs": 3}])
+    for name, how in {"ray": Execution(engine="ray", address=cluster.address), "here": Execution(workers=1)}.items():
+        audit(wanted, store=tmp_path / f"{name}.db", execution=how)
+    assert_same(everything(tmp_path / "ray.db"), everything(tmp_path / "here.db"))
 
 
 def test_a_gpu_gives_the_bits_of_the_local_engine(tmp_path):

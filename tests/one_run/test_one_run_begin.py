@@ -130,13 +130,25 @@ def test_what_does_not_fit_is_refused(change, words):
         begin(given.pop("canaries"), **given)
 
 
+class Unreadable:
+    """As a tensor that needs a gradient."""
+
+    def __array__(self, *_, **__):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad")
+
+
 def test_wrong_scores_are_refused():
     run = begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=1)
+    for wrong in ([1j] * 200, ["1.0"] * 200, Unreadable()):
+        with pytest.raises(InvalidInputError, match="expected real numbers"):
+            run.judge(wrong)
+    with pytest.raises(InvalidInputError, match="has a mask"):
+        run.judge(np.ma.masked_array(np.zeros(200), mask=True))
     with pytest.raises(InvalidInputError, match="expected 200"):
         run.judge([1.0, 2.0])
     with pytest.raises(InvalidInputError):
         run.judge([np.nan] * 200)
-    with pytest.raises(InvalidInputError, match="expected numbers"):
+    with pytest.raises(InvalidInputError, match="expected real numbers"):
         run.judge(["a"] * 200)
     with pytest.raises(InvalidInputError, match="a hook puts them"):
         begin(canaries.dirac(parameters=50, canaries=4), claim=CLAIM, x=ROWS)

@@ -295,6 +295,61 @@ def test_gradient_canaries_in_opacus(share, apart):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("where", ["step hook", "pre-hook", "scale_grad", "wrapped noise"])
+def test_noise_that_is_taken_off_after_it_was_added_is_seen(where):
+    """What counts is what the inner optimizer steps along."""
+    opacus = pytest.importorskip("opacus")
+    from coalmine.one_run.hooks import OpacusCanaries
+
+    base = data()
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.from_numpy(base.x), torch.from_numpy(base.y)), batch_size=40
+    )
+    model, optimizer, loader = opacus.PrivacyEngine().make_private(
+        module=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+        data_loader=loader,
+        noise_multiplier=1.0,
+        max_grad_norm=1.0,
+    )
+
+    def bare(*_):
+        for one in optimizer.params:
+            one.grad = (one.summed_grad / optimizer.expected_batch_size).view_as(one)
+
+    if where == "step hook":
+        optimizer.attach_step_hook(bare)
+    elif where == "pre-hook":
+        optimizer.original_optimizer.register_step_pre_hook(bare)
+    elif where == "scale_grad":
+        optimizer.scale_grad = bare
+    size = sum(p.numel() for p in model.parameters())
+    mechanism = DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=30)
+    chosen = canaries.dirac(parameters=size, canaries=300)
+    included = np.random.default_rng(4).random(300) < 0.5
+    hook = OpacusCanaries(optimizer, included=chosen.take(included), scored=chosen, mechanism=mechanism, seed=5)
+    if where == "wrapped noise":
+        noised = optimizer.add_noise
+
+        def without():
+            noised()
+            for one in optimizer.params:
+                one.grad = one.summed_grad.view_as(one).clone()
+
+        optimizer.add_noise = without
+    for _ in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    claim = design(MechanismClaim(mechanism=mechanism, delta=1e-5), canaries=300)
+    found = judge(OneRunScores(included, hook.scores()), design=claim, gradients=True)
+    assert found.verdict.outcome is Outcome.REFUTED
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_hook_that_would_score_something_else_is_refused():
     opacus = pytest.importorskip("opacus")
     from coalmine.one_run.hooks import OpacusCanaries

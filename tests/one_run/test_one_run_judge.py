@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import math
 
@@ -111,7 +112,7 @@ def test_more_canaries_prove_more_and_half_the_noise_needs_few():
 def test_refuted_consistent_and_inconclusive():
     plan = design(ONE_STEP, canaries=2000)
     broken = judge(gaussian_run(2.5, 2000), design=plan)
-    honest = judge(ratios(1.0, 2000), design=plan)
+    honest = judge(ratios(1.0, 2000), design=plan, gradients=True)
     weak = judge(gaussian_run(0.5, 2000), design=plan)
     assert [r.verdict.outcome for r in (broken, honest, weak)] == [
         Outcome.REFUTED,
@@ -134,13 +135,24 @@ def test_rows_are_never_consistent_without_a_control(mu):
     assert found.verdict.power is None
 
 
+def test_rows_are_not_consistent_even_if_their_scores_are_scaled_to_look_like_ratios():
+    # Scores of rows can be shifted and scaled at will: a training without noise passed for a right one.
+    scores = ratios(1.0, 2000)
+    plan = design(ONE_STEP, canaries=2000)
+    assert judge(scores, design=plan, gradients=True).verdict.outcome is Outcome.CONSISTENT
+    found = judge(scores, design=plan)
+    assert found.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "canaries are rows" in found.verdict.reasons[-1]
+
+
 def test_noise_that_is_not_the_claimed_one_does_not_pass_for_it():
     # No noise at all, but other rows that disturb half of the canaries much and the rest little (an attacker who sees
     # the steps alone): as far apart as in a right training, and not refuted by the guesses.
     rng = np.random.default_rng(0)
     included = rng.random(2000) < 0.5
     disturbed = np.where(rng.random(2000) < 0.5, 2.0, 0.2) * rng.normal(size=2000)
-    found = judge(OneRunScores(included, included + disturbed - 0.5), design=design(ONE_STEP, canaries=2000))
+    scores = OneRunScores(included, included + disturbed - 0.5)
+    found = judge(scores, design=design(ONE_STEP, canaries=2000), gradients=True)
     assert found.separation > 0.9
     assert found.verdict.outcome is Outcome.INCONCLUSIVE
     assert "need not be the noise" in found.verdict.reasons[-1]
@@ -167,7 +179,7 @@ def test_the_judge_and_the_plan_agree_on_half_the_noise():
     expected = forecast(SUBSAMPLED, canaries=1000)
     assert expected.half > 0.99
     for seed in range(3):
-        honest = judge(likelihoods(SUBSAMPLED.mechanism, 1000, seed=seed), design=plan)
+        honest = judge(likelihoods(SUBSAMPLED.mechanism, 1000, seed=seed), design=plan, gradients=True)
         assert honest.verdict.outcome is Outcome.CONSISTENT
         assert honest.verdict.power.probability == pytest.approx(expected.half, abs=0.02)
         broken = judge(likelihoods(SUBSAMPLED.mechanism, 1000, noise=0.5, seed=seed), design=plan)
@@ -226,6 +238,38 @@ def test_a_positive_control_that_stays_green_makes_it_inconclusive():
     found = judge(run, design=plan, control=gaussian_run(0.5, 2000, 5))
     assert found.verdict.outcome is Outcome.INCONCLUSIVE
     assert "positive control" in found.verdict.reasons[-1]
+
+
+def test_a_control_that_was_refuted_by_luck_does_not_make_it_consistent():
+    """Half the noise in both trainings, refuted in half the games: one of each kind passed for consistent."""
+    m, games = 120, 300
+    plan = design(ONE_STEP, canaries=m)
+    found = collections.Counter(
+        judge(gaussian_run(2.0, m, 2 * seed), design=plan, control=gaussian_run(2.0, m, 2 * seed + 1)).verdict.outcome
+        for seed in range(games)
+    )
+    refuted = found[Outcome.REFUTED] / games
+    assert 0.1 < refuted < 0.8  # the game is too small for this claim
+    assert found[Outcome.CONSISTENT] == 0
+
+
+def test_a_control_is_enough_where_it_would_be_refuted_nearly_always():
+    plan = design(ONE_STEP, canaries=2000)
+    found = judge(ratios(1.0, 2000), design=plan, control=gaussian_run(2.0, 2000, 5)).verdict
+    assert found.outcome is Outcome.CONSISTENT
+    assert found.power.probability > 0.9
+    assert found.power.alternative == "a training as broken as the positive control"
+    # A control whose right guesses are just enough says that such a training is often missed.
+    needed = plan.choice().critical
+    just = next(
+        run
+        for run in (gaussian_run(mu, 2000, 3) for mu in np.arange(1.0, 2.5, 0.01))
+        if plan.count(run).correct >= needed
+    )
+    close = judge(ratios(1.0, 2000), design=plan, control=just).verdict
+    assert close.outcome is Outcome.INCONCLUSIVE
+    assert "only just" in close.reasons[-1]
+    assert close.power.probability < 0.8
 
 
 def test_scores_that_tell_nothing_are_never_consistent_whatever_the_control_says():

@@ -321,3 +321,26 @@ def test_a_training_in_another_process_never_imports_coalmine(tmp_path):
     result = seal.judge_folder(made.folder, scores=out, seal=secret, digest=made.digest)
     assert result.verdict.outcome is Outcome.REFUTED
     assert result.guesses.correct == result.guesses.guesses
+
+
+def test_hostile_files_are_refused_in_words(made, tmp_path):
+    path, _ = scored(made)
+    for name, content, words in (
+        ("deep.jsonl", "[" * 100_000, "nested too deeply"),
+        ("cell.csv", "id,score\n" + "a" * 200_000 + ",1\n", "field larger than field limit"),
+        ("list.jsonl", '["a", 1]\n', "is no JSON object"),
+        ("utf16.csv", "id,score\n".encode("utf-16"), "not UTF-8"),
+        ("told.csv", "id,score,in_train\na,1,0\n", "in_train tells"),
+    ):
+        file = tmp_path / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        with pytest.raises(InvalidInputError, match=words):
+            seal.judge_folder(made.folder, scores=file)
+    with pytest.raises(InvalidInputError, match="a folder"):
+        seal.judge_folder(made.folder, scores=tmp_path)
+    edit(made.folder / "seal.json", lambda tree: tree.update(judged="x"))
+    with pytest.raises(InvalidInputError, match="damaged"):
+        seal.judge_folder(made.folder, scores=path)
+    (made.folder / "manifest.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidInputError, match="nested too deeply"):
+        seal.judge_folder(made.folder, scores=path)

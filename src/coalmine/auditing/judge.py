@@ -25,6 +25,7 @@ from coalmine.one_run.design import Design
 from coalmine.one_run.judge import CONTROL_PASSED
 from coalmine.one_run.judge import judge as judge_guesses
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Outcome, Power, Relation, Scores, Verdict
+from coalmine.roles import View
 from coalmine.store import Trials
 from coalmine.theory.curves import gaussian_mu
 
@@ -177,7 +178,8 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
 def _weigh_guesses(one: Evidence, design: Design) -> Judgement:
     """Guesses about the canaries of one training, against the claim that they were designed for."""
     twin = None if one.control is None else coins_of(one.control.trials)
-    found = judge_guesses(coins_of(one.trials), design=design, control=twin)
+    gradients = one.attack.view is View.ALL_ITERATES  # rows are asked for at the final model alone
+    found = judge_guesses(coins_of(one.trials), design=design, control=twin, gradients=gradients)
     control = None if twin is None else design.test.refuted(design.count(twin), level=design.level)
     share, power = _could_guess(design)
     refuted = found.verdict.outcome is Outcome.REFUTED

@@ -82,7 +82,7 @@ def prepare(
 ) -> None:
     """Write canaries to include, canaries to score, and a sealed coin file; fix claim and guesses beforehand."""
     from coalmine import _validate
-    from coalmine.one_run import advice, design, seal
+    from coalmine.one_run import GradientCanaries, advice, design, seal
 
     _validate.integer("canaries", canaries, at_least=2)
     _validate.integer("runs", runs, at_least=1)
@@ -129,11 +129,14 @@ def prepare(
             }
         )
         return
+    how = "add these rows to the data, as ordinary rows"
+    if isinstance(chosen, GradientCanaries):
+        how = "gradients, to be added to the private sum of every step (see docs/one-run.md, Gradient canaries)"
     each = "the training" if runs == 1 else f"the trainings: {runs} of them, each with the rows of one file"
     print_facts(
         f"{canaries} canaries ({chosen.note}) prepared in {out}",
         [
-            ("train/", f"goes to {each}; add these rows to the data, as ordinary rows"),
+            ("train/", f"goes to {each}; {how}"),
             (
                 "score/",
                 "goes to whoever scores: one score for each id, larger for a canary that seems to be in"
@@ -162,7 +165,8 @@ def judge(
     seal: Annotated[Path | None, typer.Option("--seal", help="The seal, if it lies elsewhere.")] = None,
     digest: Annotated[str | None, typer.Option("--digest", help="The manifest's digest as told beforehand.")] = None,
     control_run: Annotated[
-        Path | None, typer.Option("--control-run", help="Another prepared run, of a training known to be broken.")
+        Path | None,
+        typer.Option("--control-run", help="Another prepared run: the same training with half of its noise."),
     ] = None,
     control_scores: Annotated[list[Path] | None, typer.Option("--control-scores", help="Its scores.")] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
@@ -231,7 +235,7 @@ def play(
     """Train once with canaries on our own trainer, and judge its claim. Exit codes as for judge."""
     from coalmine.auditing import config as configs
     from coalmine.auditing import setting as settings
-    from coalmine.one_run import design, game
+    from coalmine.one_run import GradientCanaries, design, game
     from coalmine.one_run import judge as judged
     from coalmine.records import MechanismClaim
 
@@ -274,7 +278,7 @@ def play(
     # Coins and noise of its own: with those of the audited training it would be that training where the noise agrees.
     other = {**common, "seed": None if seed is None else seed + 1}
     against = game.play(setting.network, noise=0.5, **other).scores if control else None
-    result = judged(played.scores, design=plan, control=against)
+    result = judged(played.scores, design=plan, control=against, gradients=isinstance(chosen, GradientCanaries))
     result = dataclasses.replace(result, runs=runs, canary_kind=chosen.kind)
     return _finish(result, played, section=section, figure=figure, report=report, as_json=as_json)
 

@@ -71,10 +71,7 @@ class OneTraining:
             The verdict and the bounds. Other scores are refused from then on: whoever saw a verdict knows something
             about the coins.
         """
-        try:
-            values = np.asarray(scores, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise InvalidInputError(f"scores = {_validate.shown(scores)} is not allowed: expected numbers") from None
+        values = _numbers(scores)
         if values.shape != (self.canaries.number,):
             raise InvalidInputError(f"scores has shape {values.shape}: expected {self.canaries.number}, one a canary")
         joined = OneRunScores(self._coins, values, np.array(self._ids))
@@ -83,7 +80,9 @@ class OneTraining:
         kind = self.canaries.kind
         if isinstance(control, OneRunResult) and control.canary_kind not in ("", kind):
             raise InvalidInputError(f"control has {control.canary_kind} canaries: expected {kind}, as this run has")
-        found = judge(joined, design=self.design, control=control)
+        found = judge(
+            joined, design=self.design, control=control, gradients=isinstance(self.canaries, GradientCanaries)
+        )
         self._judged = values.copy()  # only now: what was refused has shown nobody a verdict
         return dataclasses.replace(found, canary_kind=kind)
 
@@ -100,12 +99,26 @@ class OneTraining:
         Returns:
             As :meth:`judge`, for the fresh canaries. Refused before :meth:`judge`: it tells something about the coins.
         """
-        values = np.asarray(scores, dtype=np.float64)
+        values = _numbers(scores)
         if self._judged is None:
             raise InvalidInputError("fresh canaries are judged after the real ones: expected judge(scores) first")
         if values.shape != self._judged.shape:
             raise InvalidInputError(f"scores has shape {values.shape}: expected {self._judged.shape}, as for judge")
         return judge(OneRunScores(self._coins, values, np.array(self._ids)), design=self.design)
+
+
+def _numbers(scores: ArrayLike) -> NDArray[np.float64]:
+    """Scores as an array of their own; what is no list of real numbers is refused."""
+    wrong = InvalidInputError(f"scores = {_validate.shown(scores)} is not allowed: expected real numbers")
+    if np.ma.isMaskedArray(scores):
+        raise InvalidInputError("scores has a mask: expected a number for every canary")
+    try:
+        plain = np.asarray(scores)
+    except Exception:  # noqa: BLE001 - a tensor of torch that needs a gradient raises a RuntimeError
+        raise wrong from None
+    if plain.dtype.kind not in "biuf":
+        raise wrong
+    return plain.astype(np.float64)
 
 
 def begin(

@@ -21,7 +21,7 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 
 FORMS = ("npz", "csv", "jsonl")
-_TELLTALE = ("included", "coin", "coins", "world", "member", "is_member")
+_TELLTALE = ("included", "is_included", "coin", "coins", "world", "member", "is_member", "in", "is_in", "in_train")
 
 
 def write(path: Path, content: bytes, *, secret: bool = False) -> None:
@@ -79,6 +79,8 @@ def read_json(path: Path, *, what: str) -> dict[str, Any]:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInputError(f"{path}: cannot be read ({error.strerror}): expected {what}") from None
+    except RecursionError:
+        raise InvalidInputError(f"{path}: damaged, not {what}: it is nested too deeply") from None
     except ValueError as error:
         raise InvalidInputError(f"{path}: damaged, not {what}: {error}") from None
     if not isinstance(tree, dict):
@@ -123,6 +125,8 @@ def read_scores(path: Path) -> tuple[list[str], NDArray[np.float64]]:
 
     A column that tells the coins (``included``, ``world``, …) is refused: whoever made the scores must not know them.
     """
+    if path.is_dir():
+        raise InvalidInputError(f"{path}: a folder: expected a .csv, .npz or .jsonl file with id and score")
     if not path.is_file():
         raise InvalidInputError(f"{path}: no such file: expected a .csv, .npz or .jsonl file with id and score")
     try:
@@ -132,8 +136,12 @@ def read_scores(path: Path) -> tuple[list[str], NDArray[np.float64]]:
             columns = _json_lines(path)
         else:
             columns = _csv(path)
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise InvalidInputError(f"{path}: not UTF-8: expected a .csv, .npz or .jsonl file with id and score") from None
+    except (OSError, csv.Error) as error:
         raise InvalidInputError(f"{path}: cannot be read: {error}") from None
+    except RecursionError:
+        raise InvalidInputError(f"{path}: cannot be read: it is nested too deeply") from None
     told = [name for name in _TELLTALE if name in columns]
     if told:
         raise InvalidInputError(
@@ -204,7 +212,9 @@ def _json_lines(path: Path) -> dict[str, list[Any]]:
             row = json.loads(line)
         except ValueError as error:
             raise InvalidInputError(f"{path}: line {number} is no JSON object: {error}") from None
-        if not isinstance(row, dict) or (columns and set(row) != set(columns)):
+        if not isinstance(row, dict):
+            raise InvalidInputError(f"{path}: line {number} is no JSON object: expected id and score by name")
+        if columns and set(row) != set(columns):
             raise InvalidInputError(f"{path}: line {number} has other names than the first: expected id and score")
         for name, cell in row.items():
             columns.setdefault(name, []).append(cell)

@@ -24,8 +24,8 @@ class OpacusCanaries:
     """Adds gradient canaries to every step of an Opacus optimizer, and scores all of them.
 
     ``included`` go into the training, ``scored`` are all that may have: the score of each is the log-likelihood ratio
-    of what was released in every step. ``knows_batches`` takes off what the other rows add, as an attacker may who
-    knows them and which of them were drawn.
+    of what was released in every step, which is what the inner optimizer is about to step along. ``knows_batches``
+    takes off what the other rows add, as an attacker may who knows them and which of them were drawn.
 
     >>> from coalmine.one_run.canaries import dirac
     >>> OpacusCanaries(
@@ -55,7 +55,7 @@ class OpacusCanaries:
             knows_batches: Whether the score takes off what the other rows add.
             seed: Of the canaries' own draws; fresh if left out.
         """
-        if not all(hasattr(optimizer, name) for name in ("add_noise", "params", "max_grad_norm")):
+        if not all(hasattr(optimizer, name) for name in ("add_noise", "params", "max_grad_norm", "original_optimizer")):
             raise InvalidInputError(
                 f"optimizer is of type {type(optimizer).__name__}: expected the DPOptimizer that make_private returned"
             )
@@ -77,29 +77,41 @@ class OpacusCanaries:
         )
         self._scorer.start(np.zeros(1, dtype=np.int64))
         self._step, self._plain = 0, optimizer.add_noise
+        self._shared: Any = None
         optimizer.add_noise = self._add_noise
+        self._handle = optimizer.original_optimizer.register_step_pre_hook(self._before_step)
 
     def _add_noise(self) -> None:
         """Stands before the optimizer's own ``add_noise``: the sum is complete, the noise is not yet in it."""
         import torch
 
         parameters = self._optimizer.params
-        shared = torch.cat([one.summed_grad.detach().reshape(-1) for one in parameters])
+        self._shared = torch.cat([one.summed_grad.detach().reshape(-1) for one in parameters])
         drawn = np.flatnonzero(self._rng.random(self._included.number) < self._rate)
-        extra = torch.zeros_like(shared)
+        extra = torch.zeros_like(self._shared)
         extra.index_add_(
             0,
-            torch.from_numpy(self._included.indices[drawn].ravel()).to(shared.device),
-            torch.from_numpy(self._included.values[drawn].ravel() * float(self._optimizer.max_grad_norm)).to(shared),
+            torch.from_numpy(self._included.indices[drawn].ravel()).to(extra.device),
+            torch.from_numpy(self._included.values[drawn].ravel() * float(self._optimizer.max_grad_norm)).to(extra),
         )
         start = 0
         for one in parameters:
             one.summed_grad += extra[start : start + one.numel()].view_as(one.summed_grad)
             start += one.numel()
         self._plain()
-        released = torch.cat([one.grad.detach().reshape(-1) for one in parameters])
+
+    def _before_step(self, *_: Any) -> None:
+        """What the inner optimizer is about to step along is what is released, whatever was done to it until then."""
+        import torch
+
+        if self._shared is None:
+            raise InvalidInputError(
+                "a step was taken whose noise was not added by this optimizer: expected its own add_noise in each step"
+            )
+        found = torch.cat([one.grad.detach().reshape(-1) for one in self._optimizer.params])
         self._step += 1
-        self._scorer.observe(_Step(released[None], shared[None]))
+        self._scorer.observe(_Step((found * _divisor(self._optimizer))[None], self._shared[None]))
+        self._shared = None
 
     def scores(self) -> NDArray[np.float64]:
         """The score of every canary, after all steps."""
@@ -114,6 +126,14 @@ class OpacusCanaries:
     def detach(self) -> None:
         """The optimizer as it was."""
         self._optimizer.add_noise = self._plain
+        self._handle.remove()
+
+
+def _divisor(optimizer: Any) -> float:
+    """What Opacus divides the noised sum by before the step."""
+    if optimizer.loss_reduction != "mean":
+        return 1.0
+    return float(optimizer.expected_batch_size * optimizer.accumulated_iterations)
 
 
 class _Step:

@@ -108,21 +108,24 @@ def judge(
     *,
     design: Design,
     control: OneRunScores | OneRunResult | None = None,
+    gradients: bool = False,
 ) -> OneRunResult:
     """Test the claim of the design by the scores of one training.
 
     *refuted*: so many right guesses have a chance of at most 1 − confidence if the claim is true. *consistent*: not
-    refuted, and this attack would have refuted a training with half the noise. A positive control shows that. Without
-    one, only scores can show it that are the log-likelihood ratios of a claimed DP-SGD
-    (:class:`~coalmine.one_run.hooks.OpacusCanaries` and our trainer give them) and are distributed in and out as that
-    mechanism says: then it is the noise that hides the canaries. How far other scores lie apart may have nothing to do
-    with the noise: a training without any may look just like a right one. *inconclusive*: not refuted, but that says
+    refuted, and this attack would have refuted a training with less noise. A positive control shows that, if its
+    scores are so far apart that it would be refuted in four games of five. Without one, only ``gradients`` can show it,
+    whose scores are the log-likelihood ratios of a claimed DP-SGD (:class:`~coalmine.one_run.hooks.OpacusCanaries` and
+    our trainer give them) and are distributed in and out as that mechanism says: then it is the noise that hides the
+    canaries. How far the scores of rows lie apart may have nothing to do with the noise: a training without any may
+    look just like a right one, however its scores are shifted and scaled. *inconclusive*: not refuted, but that says
     nothing.
 
     Args:
         scores: Coins and scores; a larger score speaks for a canary that is in.
         design: What was fixed beforehand.
         control: The same game against a training that is known to break the claim: with half the noise, say.
+        gradients: Whether the canaries are gradients, scored by the likelihood of every step.
 
     Returns:
         The verdict, and the lower bounds on ε that hold.
@@ -140,7 +143,7 @@ def judge(
     twin = None if control is None else _checked_control(control, scores=scores, design=design)
     bounds = lower_bounds(scores, design=design)
     separation = separation_of(scores)
-    outcome, reasons, power = _decide(scores, counted, design, twin, separation)
+    outcome, reasons, power = _decide(scores, counted, design, twin, separation, gradients)
     return OneRunResult(
         design=design,
         scores=scores,
@@ -256,6 +259,7 @@ def _decide(
     design: Design,
     control: OneRunScores | None,
     separation: float,
+    gradients: bool,
 ) -> tuple[Outcome, list[str], Power | None]:
     """The outcome, why, and what could have been refuted."""
     said = f"{counted.correct} of {counted.guesses} guesses about {counted.canaries} canaries were right"
@@ -278,7 +282,7 @@ def _decide(
         return Outcome.INCONCLUSIVE, [*reasons, blind], None
     if control is not None:
         return _by_control(reasons, design, control, separation)
-    return _by_itself(reasons, design, scores, separation)
+    return _by_itself(reasons, design, scores, separation, gradients)
 
 
 def _blind(scores: OneRunScores, counted: Guesses) -> str | None:
@@ -307,10 +311,21 @@ def _by_control(
     reasons: list[str], design: Design, control: OneRunScores, separation: float
 ) -> tuple[Outcome, list[str], Power]:
     """What a training that is known to break the claim says about the power of this game."""
-    caught = design.test.refuted(design.count(control), level=design.level)
-    power = Power(alternative="the positive control, played once", probability=1.0 if caught else 0.0)
+    guesses = design.count(control)
+    caught = design.test.refuted(guesses, level=design.level)
+    power = Power(alternative="a training as broken as the positive control", probability=_again(design, control))
     if not caught:
         return Outcome.INCONCLUSIVE, [*reasons, CONTROL_PASSED], power
+    if power.probability < choosing.POWER:
+        return (
+            Outcome.INCONCLUSIVE,
+            [
+                *reasons,
+                f"the positive control was refuted, but only just: from how far apart its scores are, such a training "
+                f"is refuted with a probability of about {power.probability:.2f}; use more canaries, or stronger ones",
+            ],
+            power,
+        )
     seen = separation_of(control)
     # What the control's attack would have seen of a training as claimed: at twice the control's noise, say.
     noise = max(1.0, choosing.seen_noise(design.claim, separation=seen) / choosing.HALF)
@@ -326,11 +341,29 @@ def _by_control(
             ],
             power,
         )
-    return Outcome.CONSISTENT, [*reasons, "the positive control was refuted by the same game"], power
+    words = f"the positive control was refuted: {guesses.correct} of its {guesses.guesses} guesses were right"
+    return Outcome.CONSISTENT, [*reasons, words], power
+
+
+def _again(design: Design, control: OneRunScores) -> float:
+    """How often a training as broken as the control is refuted by as many canaries: from how far apart its scores are.
+
+    By the law of the claimed mechanism with as little noise as sets scores that far apart. One control knows its
+    distance only so well, so that is taken one standard error (Mann and Whitney) smaller than it was seen.
+    """
+    inside, outside = control.score[control.included], control.score[~control.included]
+    if not inside.size or not outside.size:
+        return 0.0
+    error = math.sqrt((control.score.size + 1.0) / (12.0 * inside.size * outside.size))
+    apart = math.sqrt(2.0) * float(special.ndtri(max(0.5, min(_area(inside, outside), 1.0 - error) - error)))
+    if apart <= 0.0:
+        return 0.0
+    noise = choosing.seen_noise(design.claim, separation=apart)
+    return choosing.refutes(design.claim, canaries=design.canaries, choice=design.choice(), noise=noise)
 
 
 def _by_itself(
-    reasons: list[str], design: Design, scores: OneRunScores, separation: float
+    reasons: list[str], design: Design, scores: OneRunScores, separation: float, gradients: bool
 ) -> tuple[Outcome, list[str], Power | None]:
     """Whether the attack shows by its own result that it would have refuted half the noise."""
     few = advice.too_few(design)
@@ -340,10 +373,11 @@ def _by_itself(
         return Outcome.INCONCLUSIVE, [*reasons, few], power
     ideal = laws.leaking(design.claim).separation
     apart = f"the scores are μ = {separation:.3g} apart, where the best attack on the claimed training has {ideal:.3g}"
-    if isinstance(design.claim, EpsilonClaim) or not as_claimed(scores, design.claim):
+    if not gradients or isinstance(design.claim, EpsilonClaim) or not as_claimed(scores, design.claim):
+        what = "they are not the likelihood ratios that the claimed noise makes" if gradients else "canaries are rows"
         doubt = (
-            "they are not the likelihood ratios that the claimed noise makes, so what limits this attack need not be "
-            "the noise, and nothing shows that less noise would have been seen"
+            f"{what}, so what limits this attack need not be the noise, and nothing shows that less noise would have "
+            "been seen"
         )
         return Outcome.INCONCLUSIVE, [*reasons, f"{apart}; {doubt}: {advice.CONTROL}"], None
     noise = choosing.HALF * max(1.0, choosing.seen_noise(design.claim, separation=separation))

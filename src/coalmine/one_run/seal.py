@@ -148,6 +148,7 @@ def prepare(canaries: Canaries, *, design: Design, folder: Path, runs: int = 1, 
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "run": run,
         "kind": canaries.kind,
+        "gradients": isinstance(canaries, GradientCanaries),
         "note": canaries.note,
         "canaries": canaries.number,
         "runs": times,
@@ -191,6 +192,11 @@ class Opened:
     judged: dict[str, Any] | None
     tree: dict[str, Any]
     secret: dict[str, Any]
+
+    @property
+    def gradients(self) -> bool:
+        """Whether the canaries are gradients; manifests that do not say so are from before it mattered."""
+        return self.tree.get("gradients", self.tree["kind"] in ("dirac", "random_directions")) is True
 
     def join(self, ids: Sequence[str], scores: NDArray[np.float64]) -> OneRunScores:
         """Scores and coins by id, whatever their order; every canary exactly once."""
@@ -280,6 +286,8 @@ def _check_forms(public: Path, tree: dict[str, Any], private: Path, secret: dict
         missing = [name for name in names if name not in content]
         if missing:
             raise InvalidInputError(f"{path}: damaged: no entry {missing[0]!r}")
+    if not isinstance(secret["judged"], dict | None):
+        raise InvalidInputError(f"{private}: damaged: judged = {_validate.shown(secret['judged'])}")
     text = secret["secret"]
     if not isinstance(text, str) or len(text) != 64 or not all(letter in "0123456789abcdef" for letter in text):
         raise InvalidInputError(f"{private}: damaged: the secret is not 64 hexadecimal digits")
@@ -325,7 +333,7 @@ def judge_folder(
             )
         kind = str(opened.tree["kind"])
         result = dataclasses.replace(
-            judge(joined, design=opened.design, control=control),
+            judge(joined, design=opened.design, control=control, gradients=opened.gradients),
             runs=int(opened.tree["runs"]),
             canary_kind=kind,
             run=str(opened.tree["run"]),

@@ -130,6 +130,8 @@ _PLAIN_SIGNS = {
     "⌋": ")",
     "′": "'",
     "’": "'",
+    "‹": "'",
+    "›": "'",
 }
 
 
@@ -252,6 +254,15 @@ def number(value: float, digits: int = 4) -> str:
     if value == float("inf"):
         return "∞"
     return f"{value:.{digits}f}" if abs(value) >= 10.0**-digits or value == 0 else f"{value:.2e}"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun.
+
+    >>> counted(1, "step"), counted(2500, "step"), counted(3, "canary", "canaries")
+    ('1 step', '2,500 steps', '3 canaries')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def as_option_names(message: str, options: Iterable[str]) -> str:

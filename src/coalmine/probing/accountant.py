@@ -16,7 +16,7 @@ from coalmine import _validate
 from coalmine.accounting import sequence, standard
 from coalmine.errors import InvalidInputError
 from coalmine.probing.batches import batch_sampler_of, count_rows, stated_rate
-from coalmine.probing.findings import Finding, Measurement, ProbeReport
+from coalmine.probing.findings import Finding, Measurement, ProbeReport, quoted
 from coalmine.records import DpSgd, Relation, Sampling
 
 _SAME = 1e-3
@@ -150,7 +150,7 @@ def _reading(theirs: _Accountant, delta: float) -> Measurement:
     except InvalidInputError:
         raise
     except Exception as error:  # noqa: BLE001  a user's accountant may raise anything
-        reason = f"{theirs.name} raised {type(error).__name__}: {error}"
+        reason = f"{theirs.name} raised {type(error).__name__}: {quoted(error)}"
         return Measurement(name=name, sentence=reason, blind=reason, details={"epsilon": None})
     value, findings = values[0], []
     if not value >= 0.0:
@@ -175,7 +175,7 @@ def _reading(theirs: _Accountant, delta: float) -> Measurement:
                 allowed=value,
             )
         )
-    said_words = sorted({str(one.message) for one in said})
+    said_words = sorted({quoted(one.message) for one in said})
     return Measurement(
         name=name,
         sentence=f"{theirs.name} gives ε = {value:.4g} at δ = {delta:g}.",

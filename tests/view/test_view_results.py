@@ -77,7 +77,7 @@ def test_a_probe_shows_its_findings_and_pictures(both, client):
         assert kind == "specs"
         assert set(json.loads(text)) == {"wide", "narrow"}
     assert result_store.SECRET not in page
-    assert "bias: ‹not kept›" in page
+    assert "bias: (not kept: may quote the data)" in page
 
 
 def test_one_run_shows_coins_scores_guesses_and_the_trade_off(both, client):

@@ -256,15 +256,6 @@ def number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}" if abs(value) >= 10.0**-digits or value == 0 else f"{value:.2e}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
-    """A number with its noun.
-
-    >>> counted(1, "step"), counted(2500, "step"), counted(3, "canary", "canaries")
-    ('1 step', '2,500 steps', '3 canaries')
-    """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def as_option_names(message: str, options: Iterable[str]) -> str:
     """Rewrite the Python names in an error message to option names: ``sample_rate = 2`` → ``--sample-rate = 2``."""
     for option in sorted(options, key=len, reverse=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine._validate import counted
 from coalmine.cli._options import (
     Accelerator,
     Address,
@@ -269,7 +270,7 @@ def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
     else:
         line = (
             f"DP-SGD on {subject.name} ({known['rows']:,} rows, {known['parameters']:,} parameters): "
-            f"{known['steps']:,} steps at sampling rate {known['sampling rate']:.4g}, "
+            f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, "
             f"noise multiplier {known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}."
         )
     if result.accuracy is not None:

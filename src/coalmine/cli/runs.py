@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coalmine._validate import counted
 from coalmine.cli._options import Address, DeviceName, EngineName, WorkerCount, one_of
-from coalmine.cli._output import Json, counted, print_facts, print_json, print_lines, print_table
+from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def list_(
     print_table(
         f"Runs and results in {store}",
         ["run", "what", "trials", "proved ε", "verdict", "stored (UTC)"],
-        [[*row[1:], row[0][:10]] for row in sorted(rows)],
+        [[*row[1:], row[0][:10]] for row in sorted(rows, key=lambda row: row[0])],
     )
     if any(one["verdict"] is None and not one["control"] for one in found):
         print_lines(["-: not judged yet. coalmine report RUN judges what is there, coalmine runs resume RUN plays on."])

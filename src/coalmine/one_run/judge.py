@@ -81,7 +81,7 @@ class OneRunResult:
     def in_words(self) -> str:
         """The verdict and why, and what is proved: a few lines for people."""
         verdict, bound = self.verdict, self.bounds[0]
-        sure = f"confidence {100 * verdict.confidence:g} %"
+        sure = f"confidence {100 * verdict.confidence:g}%"
         return "\n".join(
             [
                 f"{verdict.outcome.value.capitalize()} ({sure})",
@@ -315,7 +315,7 @@ def _decide(
             Outcome.REFUTED,
             [
                 f"{said}; if the claim were true, {choice.critical} or more had a chance of at most "
-                f"{100 * design.level:g} %"
+                f"{100 * design.level:g}%"
             ],
             None,
         )

@@ -282,7 +282,7 @@ def _steps_finding(told: int, ran: int) -> Finding:
     effect = "too large" if told > ran else "too small"
     return Finding(
         fault=fault,
-        sentence=f"The accountant counted {told} steps; {ran} steps with noise ran. Its ε is {effect}.",
+        sentence=f"The accountant counted {_validate.counted(told, 'step')}; {ran:,} with noise ran. Its ε is {effect}.",
         look_at=look_at,
         number=float(told),
         allowed=float(ran),
@@ -448,7 +448,8 @@ def _has_limit(mechanism: DpSgd) -> bool:
 def _words(real: tuple[DpSgd, ...]) -> str:
     """What ran, in words."""
     return " and ".join(
-        f"{one.steps} steps with q = {one.sample_rate:.4g}, σ = {one.noise_multiplier:.4g}" for one in real
+        f"{_validate.counted(one.steps, 'step')} with q = {one.sample_rate:.4g}, σ = {one.noise_multiplier:.4g}"
+        for one in real
     )
 
 

@@ -29,13 +29,13 @@ def without_quotes(tree: Any) -> Any:
     """Plain JSON types, with everything left out that :func:`quoted` marked.
 
     >>> without_quotes({"witness": "bias, with one row more: ‹label 1›"})
-    {'witness': 'bias, with one row more: ‹not kept›'}
+    {'witness': 'bias, with one row more: (not kept: may quote the data)'}
     """
     if isinstance(tree, dict):
         return {key: without_quotes(value) for key, value in tree.items()}
     if isinstance(tree, list):
         return [without_quotes(value) for value in tree]
-    return re.sub("‹[^›]*›", "‹not kept›", tree) if isinstance(tree, str) else tree
+    return re.sub("‹[^›]*›", "(not kept: may quote the data)", tree) if isinstance(tree, str) else tree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

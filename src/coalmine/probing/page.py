@@ -46,7 +46,9 @@ def told(report: ProbeReport, drawn: Callable[[Figure, Figure], Any]) -> dict[st
             drawn(wide, narrow) for one in report.measurements for wide, narrow in _pictures(one, _partly(report))
         ],
         "promise": [
-            (key.replace("_", " "), _plain(value)) for key, value in _promise(report).items() if value is not None
+            (key.replace("_", " "), _plain(value).replace("_", " or "))
+            for key, value in _promise(report).items()
+            if value is not None
         ],
         "versions": list(report.versions.items()),
         "seconds": f"{report.seconds:.1f}",

@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 from markupsafe import Markup
 
+from coalmine._validate import counted
 from coalmine.auditing.proof import METHODS
 from coalmine.one_run.section import evidence
 from coalmine.report import render, words
@@ -256,7 +257,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
     found = claim["mechanism"]
     return (
         f"the claim of DP-SGD with sampling rate {found['sample_rate']:.4g}, noise multiplier "
-        f"{found['noise_multiplier']:.4g} and {found['steps']:,} step{'' if found['steps'] == 1 else 's'} ({point})"
+        f"{found['noise_multiplier']:.4g} and {counted(found['steps'], 'step')} ({point})"
     )
 
 

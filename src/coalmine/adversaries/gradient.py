@@ -103,7 +103,8 @@ class MaliciousDataset:
             distinguisher=WatermarkRatio(base, network, training, pairs=self.pairs),
             notes=(
                 f"{base.rows:,} rows that the first model labels perfectly (no gradient), learning rate 0, watermark "
-                f"on {2 * self.pairs:,} parameters: the worst case that the guarantee allows for, and no ordinary training",
+                f"on {2 * self.pairs:,} parameters: the worst case that the guarantee allows for, and no ordinary "
+                "training",
             ),
             network=network,
             training=training,

@@ -282,7 +282,8 @@ def _steps_finding(told: int, ran: int) -> Finding:
     effect = "too large" if told > ran else "too small"
     return Finding(
         fault=fault,
-        sentence=f"The accountant counted {_validate.counted(told, 'step')}; {ran:,} with noise ran. Its ε is {effect}.",
+        sentence=f"The accountant counted {_validate.counted(told, 'step')}; {ran:,} with noise ran. "
+        f"Its ε is {effect}.",
         look_at=look_at,
         number=float(told),
         allowed=float(ran),

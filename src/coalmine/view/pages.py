@@ -111,7 +111,7 @@ class Pages:
         def claim(row: Row) -> str:
             value = row.about.claimed if row.about.claimed is not None else _float((row.ended or {}).get("claim"))
             if value is None:
-                return row.about.claim or "none"
+                return row.about.claim.replace(" = ", "\u00a0=\u00a0") or "none"
             return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}")
 
         def proved(row: Row) -> str:
@@ -119,13 +119,13 @@ class Pages:
                 return ", ".join(faults_of(row.entry)) or "no fault found"
             if row.entry.kind != "audit":
                 value = _float((row.ended or {}).get("epsilon"))
-                return "–" if value is None else _tight(f"ε ≥ {words.down(value)}")
+                return "–" if value is None else _proved(value)
             parts = (row.ended or {}).get("proved")
             if not isinstance(parts, dict):
                 return "–"
             names = {"on_data": "your data", "worst_case": "worst case"}
             known = [(name, _float(parts.get(key))) for key, name in names.items()]
-            texts = [(name, _tight(f"ε ≥ {words.down(value)}")) for name, value in known if value is not None]
+            texts = [(name, _proved(value)) for name, value in known if value is not None]
             return texts[0][1] if len(texts) == 1 else ", ".join(f"{text} ({name})" for name, text in texts) or "–"
 
         def ceiling(row: Row) -> str:
@@ -198,7 +198,7 @@ class Pages:
             "trials_link": self._links.trials(one.run),
             "sees": one.view.value.replace("_", " "),
             "trials": words.played(one),
-            "proved": words.epsilon(one.bound) if one.bound.epsilon > 0.0 else "nothing proved",
+            "proved": _bound(one),
             "ceiling": _ceiling(one),
             "assumed": words.epsilon(one.assumed) if one.assumed else "–",
             "failed": f"{one.failed[0]:,}, {one.failed[1]:,}",
@@ -398,6 +398,15 @@ def _tight(text: str) -> str:
     return text.replace(" ", "\u00a0")
 
 
+def _bound(one: AdversaryResult) -> str:
+    return words.epsilon(one.bound) if one.bound.epsilon > 0.0 else "nothing proved"
+
+
+def _proved(epsilon: float) -> str:
+    """A lower bound; at zero it says nothing."""
+    return _tight(f"ε ≥ {words.down(epsilon)}") if epsilon > 0.0 else "nothing"
+
+
 def _ceiling(one: AdversaryResult) -> str:
     return "–" if one.bound.ceiling is None else words.down(one.bound.ceiling)
 
@@ -495,6 +504,6 @@ def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:
         cells = []
         for result in results:
             found = next((one for one in result.adversaries if one.label == label), None)
-            cells.append("–" if found is None else f"{words.epsilon(found.bound)}, ceiling {_ceiling(found)}")
+            cells.append("–" if found is None else f"{_bound(found)}, ceiling {_ceiling(found)}")
         rows.append((f"Attack {label}", *cells))
     return rows

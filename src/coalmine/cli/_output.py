@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coalmine.records import plain
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def print_json(payload: Mapping[str, Any]) -> None:
     """One JSON object on stdout: valid JSON always (an infinite ε is the string "infinity")."""
+    from coalmine.records import plain
+
     _still()
     every_sign = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
     text = json.dumps(plain(payload), indent=2, ensure_ascii=not every_sign, allow_nan=False)

@@ -85,7 +85,7 @@ def test_prepare_train_elsewhere_judge(capsys, tmp_path, rows, sigma, code):
     assert figure.read_text().startswith("<svg")
     again = run(capsys, f"one-run judge --run {folder} --scores {scores}")
     assert again.code == code
-    assert "Verdict: " in again.out
+    assert "(confidence 95%)" in again.out.splitlines()[0]
     with scores.open(newline="") as file:
         changed = list(csv.reader(file))
     changed[1][1] = "0"
@@ -291,7 +291,7 @@ def test_play(capsys):
     assert 0.0 < honest.json["price"]["without"] <= 1.0
     broken = run(capsys, f"{line} --seed 1 --noise-factor 0.4 --no-control --no-price")
     assert broken.code == 1
-    assert "Verdict: refuted" in broken.out
+    assert broken.out.startswith("Refuted (confidence")
 
 
 def test_a_judged_run_is_kept_if_asked(capsys, tmp_path, monkeypatch):

@@ -91,7 +91,9 @@ KeepIn = Annotated[
     Path | None, typer.Option("--store", help="Keep the result there too, for coalmine runs and coalmine view.")
 ]
 Called = Annotated[str | None, typer.Option("--name", help="With --store: what to call it; for lists, and for people.")]
-Tagged = Annotated[list[str] | None, typer.Option("--tag", help="With --store: a word to find it by; repeatable.")]
+Tagged = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="<str>", help="With --store: a word to find it by; repeatable.")
+]
 SampleRate = Annotated[
     float, typer.Option("--sample-rate", help="q: probability that a row is in a batch (batch size / rows), 0 to 1.")
 ]

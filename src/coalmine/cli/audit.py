@@ -38,11 +38,13 @@ def audit(
     ] = None,
     preset: Preset = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Replace one value: training.noise_multiplier=2 (repeatable).")
+        list[str] | None,
+        typer.Option("--set", metavar="<str>", help="Replace one value: training.noise_multiplier=2 (repeatable)."),
     ] = None,
     adversary: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="<str>",
             help="Who attacks, instead of the config's: clipbkd, or with options "
             "one-run-white-box:canaries=5000,runs=2 (repeatable).",
             autocompletion=beginning_with(adversary_names),
@@ -89,7 +91,9 @@ def audit(
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     name: Annotated[str | None, typer.Option(help="What you call this audit (see coalmine view).")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A word to find this audit by (repeatable).")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="<str>", help="A word to find this audit by (repeatable).")
+    ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
     device: DeviceName = "cpu",
     workers: WorkerCount = 0,

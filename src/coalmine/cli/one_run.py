@@ -21,7 +21,7 @@ from coalmine.cli._options import (
     one_of,
     underscored,
 )
-from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table
+from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table, print_verdict
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def prepare(
         return
     each = "the training" if runs == 1 else f"the trainings: {runs} of them, each with the rows of one file"
     print_facts(
-        f"{canaries} canaries ({chosen.note}) prepared in {out}",
+        f"{canaries:,} canaries ({chosen.note}) prepared in {out}",
         [
             ("train/", f"goes to {each}; add these rows to the data, as ordinary rows"),
             (
@@ -150,8 +150,11 @@ def prepare(
             ),
             ("manifest.json", f"public; tell its digest to somebody else now: {made.digest}"),
             ("seal.json", "secret: keep it away from the training until the scores are there"),
-            ("guesses", f"{plan.guess_in} highest IN, {plan.guess_out} lowest OUT, by {plan.method.replace('_', '-')}"),
-            ("refuted from", f"{choice.critical or 'no number of'} right guesses on"),
+            (
+                "guesses",
+                f"{plan.guess_in:,} highest IN, {plan.guess_out:,} lowest OUT, by {plan.method.replace('_', '-')}",
+            ),
+            ("refuted from", f"{f'{choice.critical:,}' if choice.critical else 'no number of'} right guesses on"),
         ],
     )
     files = ["SCORES.csv"] if runs == 1 else [f"SCORES-{part}.csv" for part in range(1, runs + 1)]
@@ -166,14 +169,19 @@ def prepare(
 @one_run.command("judge")
 def judge(
     run: Annotated[Path, typer.Option("--run", help="The folder that prepare wrote.")],
-    scores: Annotated[list[Path], typer.Option("--scores", help="CSV, .npz or .jsonl with id and score; repeatable.")],
+    scores: Annotated[
+        list[Path],
+        typer.Option("--scores", metavar="<path>", help="CSV, .npz or .jsonl with id and score; repeatable."),
+    ],
     manifest: Annotated[Path | None, typer.Option("--manifest", help="The manifest, if it lies elsewhere.")] = None,
     seal: Annotated[Path | None, typer.Option("--seal", help="The seal, if it lies elsewhere.")] = None,
     digest: Annotated[str | None, typer.Option("--digest", help="The manifest's digest as told beforehand.")] = None,
     control_run: Annotated[
         Path | None, typer.Option("--control-run", help="Another prepared run, of a training known to be broken.")
     ] = None,
-    control_scores: Annotated[list[Path] | None, typer.Option("--control-scores", help="Its scores.")] = None,
+    control_scores: Annotated[
+        list[Path] | None, typer.Option("--control-scores", metavar="<path>", help="Its scores.")
+    ] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
@@ -202,7 +210,9 @@ def judge(
 def play(
     config: Annotated[Path | None, typer.Option("--config", help="What is trained, as for audit; TOML.")] = None,
     preset: Preset = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Replace one value: section.key=value.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="<str>", help="Replace one value: section.key=value.")
+    ] = None,
     kind: Annotated[
         str,
         typer.Option("--kind", help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES)),
@@ -428,13 +438,13 @@ _IF = {"one_run_dpsgd": " (if DP-SGD)", "one_run_fdp_gdp": " (if Gaussian)"}
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     """A table of bounds, and sentences."""
     verdict, claim = result.verdict, result.design.claim
-    print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g}%)"])
+    print_verdict(f"{verdict.outcome.value.capitalize()} (confidence {100 * verdict.confidence:g}%)")
     print_lines(f"- {reason}" for reason in verdict.reasons)
     if result.run:
         print_lines([f"Run {result.run} ({result.canary_kind.replace('_', '-')}), manifest digest {result.digest}"])
     print_table(
         f"Proved by one run at δ = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g}%",
-        ("method", "epsilon is at least", "ceiling", "decides"),
+        ("method", "ε is at least", "ceiling", "decides"),
         [
             (
                 bound.method.replace("_", "-") + _IF.get(bound.method, ""),
@@ -511,8 +521,8 @@ def show_plan(
         ),
         [
             (
-                str(each.canaries),
-                f"{each.guess_in} / {each.guess_out}",
+                f"{each.canaries:,}",
+                f"{each.guess_in:,} / {each.guess_out:,}",
                 number(each.expected, 2),
                 number(each.ceiling, 2),
                 "–" if each.noise is None else f"{each.noise:.2f} of the claimed",
@@ -522,7 +532,7 @@ def show_plan(
             for each, price in zip(found, prices, strict=True)
         ],
     )
-    enough = "more than 200,000" if least is None else str(least)
+    enough = "more than 200,000" if least is None else f"{least:,}"
     print_lines(
         [
             f"Half the claimed noise is refuted in 80% of audits by {enough} canaries.",

@@ -91,7 +91,7 @@ def _stored_result(entry: ResultEntry) -> dict[str, Any]:
     }
 
 
-@runs.command("list")
+@runs.command("list", short_help="Every run, probe and one-run result, the oldest first.")
 def list_(
     store: StorePath = Path("coalmine.db"),
     kind: Annotated[
@@ -193,7 +193,7 @@ def _who(summary: dict[str, Any]) -> str:
     return f"control: {label}" if summary["control"] else label
 
 
-@runs.command()
+@runs.command(short_help="One run or result: what it is, how far, what went wrong.")
 def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
     """One run: its identity, how far it is, and what went wrong; or one result of a probe or of one training."""
     from coalmine.store import Store, results

@@ -339,10 +339,7 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     )
     sure = words.confidence(one.bound.confidence)
     title = f"What {one.label} proved as the number of {plays} grew"
-    caption = (
-        f"Each dot is the bound of an audit with only the first n {plays}; the last is this audit's own{_how(one)}. No "
-        "attack can lift the dots above the dashed line."
-    )
+    caption = f"Each dot is the bound of the first n {plays}{_how(one)}. No attack can lift it above the dashed line."
     return Figure(
         name=f"growth-{slug(one)}",
         title=title,

@@ -491,13 +491,13 @@ def certainty(one: AdversaryResult) -> list[str]:
             f"{allowed})."
         )
     lines.append(
-        f"Asked to guess, they were right in {_often(found.wins)} of the trainings; random guessing is right in 50%. "
-        f"Played forever, that share would lie {_between(found.wins)}."
+        f"Asked to guess, they were right in {_often(found.wins)} of the trainings, random guessing in 50%; played "
+        f"forever, {_between(found.wins)}."
         + (
             ""
             if found.loss_wins is None
-            else " Someone who sees only how well the finished model fits that row was right in "
-            f"{_often(found.loss_wins)} ({_between(found.loss_wins)})."
+            else " Someone who sees only how well the finished model fits that row: "
+            f"{_often(found.loss_wins)}, {_between(found.loss_wins)}."
         )
     )
     if not found.promised:

@@ -234,6 +234,15 @@ def labels(name: str, values: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(label(name, one) for one in values))
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun, for a message.
+
+    >>> counted(1, "step"), counted(2500, "step"), counted(3, "canary", "canaries")
+    ('1 step', '2,500 steps', '3 canaries')
+    """
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def finite_vector(name: str, values: ArrayLike) -> NDArray[np.float64]:
     """A non-empty one-dimensional array of finite numbers, as float64; the message names the first bad position."""
     array = numeric_array(name, values)

@@ -40,7 +40,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, f"{SMALL} --delta 1e-5")
     text = " ".join(found.out.split())
     assert found.code == 0
-    assert "Proved: epsilon is at most" in text
+    assert "Proved: ε is at most" in text
     assert "For one person" in text
     assert "Never report it as a guarantee" in text
     assert "coalmine counterexample" in text

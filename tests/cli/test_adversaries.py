@@ -38,10 +38,10 @@ def test_the_file_that_spares_loading_torch_is_what_the_classes_say():
     assert adversaries._FILE.read_text(encoding="utf-8") == adversaries.as_file()
 
 
-def test_the_list_loads_neither_torch_nor_the_adversaries():
+def test_the_list_comes_at_once_without_torch_numpy_or_another_command():
     code = (
         "import sys; from coalmine.cli import main; main(['adversaries']); print([name for name in ('torch', 'scipy', "
-        "'coalmine.adversaries') if name in sys.modules], file=sys.stderr)"
+        "'numpy', 'coalmine.adversaries', 'coalmine.cli.audit') if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

@@ -85,7 +85,7 @@ def test_prepare_train_elsewhere_judge(capsys, tmp_path, rows, sigma, code):
     assert figure.read_text().startswith("<svg")
     again = run(capsys, f"one-run judge --run {folder} --scores {scores}")
     assert again.code == code
-    assert "Verdict: " in again.out
+    assert "(confidence 95%)" in again.out.splitlines()[0]
     with scores.open(newline="") as file:
         changed = list(csv.reader(file))
     changed[1][1] = "0"
@@ -291,4 +291,37 @@ def test_play(capsys):
     assert 0.0 < honest.json["price"]["without"] <= 1.0
     broken = run(capsys, f"{line} --seed 1 --noise-factor 0.4 --no-control --no-price")
     assert broken.code == 1
-    assert "Verdict: refuted" in broken.out
+    assert broken.out.startswith("Refuted (confidence")
+
+
+def test_a_judged_run_is_kept_if_asked(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = prepared(capsys, tmp_path / "run", canaries=200)
+    line = f"one-run judge --run {folder} --scores {scored(folder, tmp_path / 's.csv', apart=3.0)}"
+    first = run(capsys, line)
+    assert first.code == 1
+    assert not list(tmp_path.glob("*.db"))
+    assert "Stored:" in run(capsys, f"{line} --store kept.db --name canaries --tag nightly").out
+    assert run(capsys, f"{line} --store kept.db --tag weekly --json").json["verdict"]["outcome"] == "refuted"
+    [one] = run(capsys, "runs list --store kept.db --json").json["results"]  # the same result is kept once
+    assert (one["kind"], one["name"], one["tags"], one["size"]) == ("one-run", "canaries", ["nightly", "weekly"], 200)
+    whole = run(capsys, f"runs show {one['result'][:8]} --store kept.db --json").json["report"]
+    assert len(whole["canaries"]["score"]) == 200
+    assert whole["verdict"]["outcome"] == "refuted"
+    assert run(capsys, f"report {one['result'][:8]} --store kept.db -o page.html").code == 0
+    assert "Refuted at 95% confidence" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert_refused(run(capsys, f"{line} --tag nightly"), "without --store")
+
+
+def test_in_python_a_judged_run_is_kept_too(capsys, tmp_path):
+    from coalmine.one_run import judge_folder
+    from coalmine.store import Store, results
+
+    folder = prepared(capsys, tmp_path / "run", canaries=200)
+    scores = scored(folder, tmp_path / "s.csv", apart=3.0)
+    result = judge_folder(folder, scores=scores, store=tmp_path / "kept.db", name="canaries", tags=["nightly"])
+    with Store.open(tmp_path / "kept.db") as store:
+        [entry] = results.every(store)
+    assert (entry.name, entry.tags, entry.summary["outcome"]) == ("canaries", ("nightly",), "refuted")
+    assert entry.summary["epsilon"] == result.epsilon
+    assert entry.summary["subject"] == "dirac canaries"

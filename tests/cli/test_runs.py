@@ -88,7 +88,7 @@ def test_an_empty_store(capsys):
 
     Store.open("empty.db").close()
     assert "No runs in empty.db yet" in run(capsys, "runs list --store empty.db").out
-    assert run(capsys, "runs list --store empty.db --json").json == {"runs": []}
+    assert run(capsys, "runs list --store empty.db --json").json == {"runs": [], "results": []}
 
 
 @pytest.mark.parametrize(

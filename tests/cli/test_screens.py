@@ -133,6 +133,15 @@ def test_a_legacy_code_page_prints_plain_letters(encoding):
     assert max(len(line) for line in text.splitlines()) <= 80
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_help_too_is_in_plain_letters(encoding):
+    """Typer would write UTF-8 where the terminal says ASCII."""
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-m", "coalmine", "bound", "--help"], env=environment, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode(encoding).split("\n\n")[1].startswith("  The epsilon that trials prove")
+
+
 @pytest.mark.parametrize("line", ["adversaries", "study list", "data list", "runs list --store x.db"])
 def test_json_is_one_object(line, capsys, tmp_path, monkeypatch):
     from coalmine.store import Store

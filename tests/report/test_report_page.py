@@ -275,7 +275,7 @@ def test_every_figure_says_what_it_shows():
         spec = figure.chart.to_dict()
         assert " ".join(spec["title"]["text"]) == figure.title
         assert len(figure.title.split()) > 6
-        assert len(figure.caption) > 100
+        assert len(figure.caption) > 80
         svg = render.svg(figure)
         assert "(no unit" in svg or "(%)" in svg or "(share" in svg
         assert not re.search(r'(href|src)="http', svg)

@@ -7,6 +7,7 @@ import sys
 import time
 
 import pytest
+import result_store
 import view_store
 from view_store import HOSTILE
 
@@ -228,3 +229,30 @@ def test_the_files_open_without_a_server(browser, made, tmp_path):
     context.close()
     assert complaints == []
     assert [url for url in asked if not url.startswith((folder.as_uri(), "data:"))] == []
+
+
+def test_probes_and_one_run_results_are_drawn_as_files(browser, made, tmp_path):
+    path = view_store.small_store(made, tmp_path)
+    marks = result_store.keep_both(path)
+    with Store.open(path, read_only=True) as opened:
+        write_bundle(opened, tmp_path / "pages", audits=["the probe", "the canaries"])
+    context = browser.new_context(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    complaints = []
+    page.on("console", lambda message: complaints.append(message.text))
+    for mark, figures in zip(marks, (4, 2), strict=True):
+        page.goto((tmp_path / "pages" / f"result-{mark[:16]}.html").as_uri())
+        page.wait_for_function(
+            f"document.querySelectorAll('figure[data-drawn=yes] .plot svg').length === {figures}", timeout=60_000
+        )
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_label("logarithmic").check()
+    page.wait_for_function("document.querySelector('[data-figure$=tradeoff] svg').textContent.includes('hits')")
+    page.get_by_text("All canaries").click()
+    assert "450 canaries" in page.inner_text("main")
+    page.goto((tmp_path / "pages" / "index.html").as_uri())
+    page.get_by_label("Find").fill("probe")
+    assert page.locator("tr[data-text]:visible").count() == 1
+    assert complaints == []
+    context.close()

@@ -76,7 +76,9 @@ def test_the_store_cannot_be_written_through_it(path):
 
 def test_an_older_store_is_shown_and_left_as_it_is(path):
     database = sqlite3.connect(path)
-    database.executescript("DROP TABLE label; DROP TABLE conclusion; ALTER TABLE lease DROP COLUMN status;")
+    database.executescript(
+        "DROP TABLE result; DROP TABLE label; DROP TABLE conclusion; ALTER TABLE lease DROP COLUMN status;"
+    )
     database.execute("PRAGMA user_version = 3")
     database.close()
     with Store.open(path, create=False, read_only=True) as store:

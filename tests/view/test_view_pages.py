@@ -55,7 +55,7 @@ def test_an_audit_says_what_the_report_says(shared):
     result = shared.pages.judged.result(audit)
     assert words.verdict(result) in page
     for line in words.meaning(result):
-        assert line in page
+        assert line.replace("\u00a0", " ") in page
     assert words.epsilon(result.strongest.bound) in page
     assert "claim_epsilon" in page or "noise_multiplier" in page
 
@@ -95,8 +95,8 @@ def test_two_audits_are_compared(shared):
     page = judged(shared, f"/compare?audit={first}&audit={second}")
     assert "audit.trials" in page
     assert re.search(r"audit\.trials</th><td[^>]*>96</td><td[^>]*>192</td>", page)
-    for audit in (first, second):
-        assert words.epsilon(shared.pages.judged.result(audit).strongest.bound) in page
+    assert "nothing proved" in page
+    assert words.epsilon(shared.pages.judged.result(second).strongest.bound) in page
     assert shared.get(f"/compare?audit={first}").status_code == 400
     assert shared.get(f"/compare?audit={first}&audit=beef").status_code == 404
 
@@ -158,7 +158,7 @@ def test_a_running_audit_is_followed(path, client):
         assert "128 of 320" in page
         assert "2 nodes, 8 workers" in page
         assert "0 of 64, 8 of 64" in page
-        assert "ε ≥ " in page
+        assert "nothing yet" in page
         assert "Judge the trials that are there now" in page
         row = html.unescape(client.get(f"/audits/{audit}/row").text)
         assert "running" in row

@@ -102,8 +102,9 @@ class MaliciousDataset:
             neighbours=Neighbours(base, canary=GradientCanary(watermark)),
             distinguisher=WatermarkRatio(base, network, training, pairs=self.pairs),
             notes=(
-                f"{base.rows} rows that the first model labels perfectly (no gradient), learning rate 0, watermark on "
-                f"{2 * self.pairs} parameters: the worst case that the guarantee allows for, and no ordinary training",
+                f"{base.rows:,} rows that the first model labels perfectly (no gradient), learning rate 0, watermark "
+                f"on {2 * self.pairs:,} parameters: the worst case that the guarantee allows for, and no ordinary "
+                "training",
             ),
             network=network,
             training=training,

@@ -131,8 +131,8 @@ class DpSgdNoise:
         )
         known = self.mechanism
         words = [
-            f"the mechanism is DP-SGD with sampling rate {known.sample_rate:g}, {known.steps} steps and "
-            f"{known.sampling.value} sampling; only its noise is unknown",
+            f"the mechanism is DP-SGD with sampling rate {known.sample_rate:g}, "
+            f"{_validate.counted(known.steps, 'step')} and {known.sampling.value} sampling; only its noise is unknown",
             seen,
         ]
         if self.copies > 1:

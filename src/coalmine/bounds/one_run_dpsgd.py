@@ -97,8 +97,9 @@ def one_run_dpsgd(
         relation=mechanism.relation,
         ceiling=max(_epsilon(mechanism, _smallest_refuted(each, mechanism, share), delta) for each in perfect),
         assumptions=(
-            f"the mechanism is DP-SGD with sampling rate {mechanism.sample_rate:g}, {mechanism.steps} steps and "
-            f"{mechanism.sampling.value} sampling; only its noise is unknown",
+            f"the mechanism is DP-SGD with sampling rate {mechanism.sample_rate:g}, "
+            f"{_validate.counted(mechanism.steps, 'step')} and {mechanism.sampling.value} sampling; only its noise is "
+            "unknown",
         ),
         details={"noise_multiplier": found[best]},
     )

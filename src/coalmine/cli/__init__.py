@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import itertools
 import os
 import re
@@ -16,44 +17,14 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import typer
 
 import coalmine
-from coalmine.cli import (
-    account,
-    adversaries,
-    audit,
-    bound,
-    calibrate,
-    choose,
-    counterexample,
-    data,
-    one_run,
-    plan,
-    probe,
-    report,
-    runs,
-    study,
-    view,
-)
 from coalmine.cli._output import any_encoding, as_option_names, printable, working
 from coalmine.errors import CoalmineError
-
-app = typer.Typer(
-    name="coalmine",
-    help="Measure how much a differentially private training algorithm really leaks.",
-    invoke_without_command=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=(
-        "Exit codes: 0 done, or consistent with the claim; 1 the claim is refuted; 2 wrong input; 3 inconclusive; 4 an "
-        "error of Coalmine itself (set COALMINE_DEBUG=1 to see where)."
-    ),
-)
 
 
 def _show_version(wanted: bool) -> None:
@@ -62,7 +33,6 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     context: typer.Context,
     version: Annotated[
@@ -74,22 +44,59 @@ def _root(
         typer.echo(context.get_help())
 
 
-# What 'coalmine --help' says of each is whole at 80 columns.
-app.command("audit", short_help="Play the privacy game against a training, and judge it.")(audit.audit)
-app.command("adversaries", short_help="List the adversaries and what they may see and do.")(adversaries.adversaries)
-app.command("report", short_help="Write the report of a stored audit as one HTML page.")(report.report)
-app.add_typer(runs.runs, name="runs")
-app.add_typer(study.study, name="study")
-app.add_typer(view.view, name="view", short_help="Look at a store in a browser.")
-app.command("account", short_help="What theory promises for DP-SGD, by every analysis.")(account.account)
-app.command("bound", short_help="The ε that counts, scores or one run prove.")(bound.bound)
-app.command("calibrate", short_help="The smallest noise that keeps an ε.")(calibrate.calibrate)
-app.command("choose", short_help="From a tolerated belief to ε and to the noise.")(choose.choose)
-app.command("counterexample", short_help="Where the last-iterate heuristic fails.")(counterexample.counterexample)
-app.command("plan", short_help="How many trials or canaries refute a claim.")(plan.plan)
-app.command("probe", short_help="Take one private step apart and name its faults.")(probe.probe)
-app.add_typer(one_run.one_run, name="one-run")
-app.add_typer(data.app)
+_COMMANDS = {
+    "audit": ("audit.audit", "Play the privacy game against a training, and judge it."),
+    "adversaries": ("adversaries.adversaries", "List the adversaries and what they may see and do."),
+    "report": ("report.report", "Write the report of a stored audit as one HTML page."),
+    "runs": ("runs.runs", ""),
+    "study": ("study.study", ""),
+    "view": ("view.view", "Look at a store in a browser."),
+    "account": ("account.account", "What theory promises for DP-SGD, by every analysis."),
+    "bound": ("bound.bound", "The ε that counts, scores or one run prove."),
+    "calibrate": ("calibrate.calibrate", "The smallest noise that keeps an ε."),
+    "choose": ("choose.choose", "From a tolerated belief to ε and to the noise."),
+    "counterexample": ("counterexample.counterexample", "Where the last-iterate heuristic fails."),
+    "plan": ("plan.plan", "How many trials or canaries refute a claim."),
+    "probe": ("probe.probe", "Take one private step apart and name its faults."),
+    "one-run": ("one_run.one_run", ""),
+    "data": ("data.app", ""),
+}
+"""Where each command is, and what 'coalmine --help' says of it, whole at 80 columns; if empty, a group says it."""
+
+
+def _made(names: Iterable[str]) -> typer.Typer:
+    """The command line with these commands; what the others need is not loaded."""
+    made = typer.Typer(
+        name="coalmine",
+        help="Measure how much a differentially private training algorithm really leaks.",
+        invoke_without_command=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=(
+            "Exit codes: 0 done, or consistent with the claim; 1 the claim is refuted; 2 wrong input; 3 inconclusive; "
+            "4 an error of Coalmine itself (set COALMINE_DEBUG=1 to see where)."
+        ),
+    )
+    made.callback()(_root)
+    for name in names:
+        place, says = _COMMANDS[name]
+        module, _, attribute = place.partition(".")
+        found = getattr(importlib.import_module(f"coalmine.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            options: dict[str, Any] = {"short_help": says} if says else {}
+            made.add_typer(found, name=name, **options)
+        else:
+            made.command(name, short_help=says)(found)
+    return made
+
+
+def __getattr__(name: str) -> Any:
+    """``app`` is the whole command line."""
+    if name == "app":
+        return _made(_COMMANDS)
+    raise AttributeError(f"module 'coalmine.cli' has no attribute {name!r}")
+
 
 # Typer may bring its own copy of click, so its exception types are taken from Typer's public names.
 _CommandLineError: Any = typer.BadParameter.__bases__[0].__bases__[0]
@@ -107,7 +114,8 @@ def main(arguments: list[str] | None = None) -> int:
     With the environment variable COALMINE_DEBUG set, the traceback of an error of ours comes first.
     """
     given = sys.argv[1:] if arguments is None else arguments
-    command = typer.main.get_command(app)
+    known = given and given[0] in _COMMANDS and _COMPLETION not in os.environ
+    command = typer.main.get_command(_made(given[:1] if known else _COMMANDS))
     with any_encoding(), _end_like_stop() as ended, working("working", shown=_may_turn(command, given)):
         try:
             result = command.main(args=given, prog_name="coalmine", standalone_mode=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -86,6 +87,13 @@ Memory = Annotated[int | None, typer.Option("--memory", help="With --engine ray:
 Accelerator = Annotated[
     str | None, typer.Option("--accelerator", help="With --engine ray: the kind of GPU, by Ray's name (H100).")
 ]
+KeepIn = Annotated[
+    Path | None, typer.Option("--store", help="Keep the result there too, for coalmine runs and coalmine view.")
+]
+Called = Annotated[str | None, typer.Option("--name", help="With --store: what to call it; for lists, and for people.")]
+Tagged = Annotated[
+    list[str] | None, typer.Option("--tag", metavar="<str>", help="With --store: a word to find it by; repeatable.")
+]
 SampleRate = Annotated[
     float, typer.Option("--sample-rate", help="q: probability that a row is in a batch (batch size / rows), 0 to 1.")
 ]
@@ -128,3 +136,21 @@ def sampling_named(name: str) -> Sampling:
 def underscored(name: str) -> str:
     """``last-iterate`` as ``last_iterate``: both spellings are taken."""
     return name.replace("-", "_")
+
+
+def check_kept(store: Path | None, name: str | None, tags: list[str] | None) -> None:
+    """Refuse a store that cannot be written, or a name that cannot be kept, before anything takes time."""
+    from coalmine import _validate
+    from coalmine.errors import InvalidInputError
+
+    if store is None:
+        given = [option for option, value in {"name": name, "tag": tags}.items() if value]
+        if given:
+            raise InvalidInputError(f"{given[0]} is not allowed without --store: it is what a stored result is called")
+        return
+    if name is not None:
+        _validate.label("name", name)
+    _validate.labels("tag", tags or ())
+    from coalmine.store import results
+
+    results.check(store)

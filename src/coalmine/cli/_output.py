@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from coalmine.records import plain
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def print_json(payload: Mapping[str, Any]) -> None:
     """One JSON object on stdout: valid JSON always (an infinite ε is the string "infinity")."""
+    from coalmine.records import plain
+
     _still()
     every_sign = (sys.stdout.encoding or "utf-8").lower().replace("-", "") == "utf8"
     text = json.dumps(plain(payload), indent=2, ensure_ascii=not every_sign, allow_nan=False)
@@ -85,7 +85,8 @@ def working(what: str, *, shown: bool = True) -> Iterator[None]:
     if not shown or not sys.stderr.isatty():
         yield
         return
-    status = Console(stderr=True).status(_as_shown(what))
+    screen = Console(stderr=True)
+    status = screen.status(_as_shown(what), spinner="dots" if screen.encoding.startswith("utf") else "line")
     timer = threading.Timer(_WAIT_SECONDS, status.start)
     timer.daemon = True
 
@@ -130,6 +131,8 @@ _PLAIN_SIGNS = {
     "⌋": ")",
     "′": "'",
     "’": "'",
+    "‹": "'",
+    "›": "'",
 }
 
 
@@ -153,21 +156,37 @@ def _plain_letters(error: UnicodeError) -> tuple[str, int]:
 
 _HANDLER = "coalmine.plain_letters"
 codecs.register_error(_HANDLER, _plain_letters)
+_ASCII = "coalmine-ascii"
+"""ASCII under another name: Typer takes ASCII for a wrong setting and would write UTF-8 instead."""
+
+
+def _ascii_codec(name: str) -> codecs.CodecInfo | None:
+    if name.replace("_", "-") != _ASCII:
+        return None
+    plain = codecs.lookup("ascii")
+    return codecs.CodecInfo(
+        plain.encode, plain.decode, plain.streamreader, plain.streamwriter, plain.incrementalencoder,
+        plain.incrementaldecoder, name=_ASCII,
+    )  # fmt: skip
+
+
+codecs.register(_ascii_codec)
 
 
 @contextlib.contextmanager
 def any_encoding() -> Iterator[None]:
     """Within it, output that the terminal's encoding does not have is written in plain letters, and never an error."""
     streams = [one for one in (sys.stdout, sys.stderr) if isinstance(one, io.TextIOWrapper)]
-    before = [one.errors for one in streams]
+    before = [(one.encoding, one.errors) for one in streams]
     for one in streams:
-        one.reconfigure(errors=_HANDLER)
+        is_ascii = codecs.lookup(one.encoding).name == "ascii"
+        one.reconfigure(encoding=_ASCII if is_ascii else None, errors=_HANDLER)
     try:
         yield
     finally:
-        for one, errors in zip(streams, before, strict=True):
+        for one, (encoding, errors) in zip(streams, before, strict=True):
             with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads it any more
-                one.reconfigure(errors=errors)
+                one.reconfigure(encoding=encoding, errors=errors)
 
 
 def _as_shown(text: str) -> str:

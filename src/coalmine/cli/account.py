@@ -119,21 +119,29 @@ def _show(
     belief: float,
 ) -> None:
     """A table and a few sentences for people."""
-    other = "delta" if wanted == "epsilon" else "epsilon"
-    at = f"{other} = {entries['standard'][other]:g}"
+    from coalmine import _validate
+
+    signs = {"epsilon": "ε", "delta": "δ"}
+    other, sign = "delta" if wanted == "epsilon" else "epsilon", signs[wanted]
+    at = f"{signs[other]} = {entries['standard'][other]:g}"
     rows = [
-        (name, entry["kind"], _figure(entry[wanted], wanted) if wanted in entry else "–", _WORDS[name])
+        (
+            name.replace("_", "-"),
+            entry["kind"],
+            _figure(entry[wanted], wanted) if wanted in entry else "–",
+            _WORDS[name],
+        )
         for name, entry in entries.items()
     ]
     title = (
         f"DP-SGD, sample rate {mechanism.sample_rate:g}, noise {mechanism.noise_multiplier:g}, "
-        f"{mechanism.steps:,} steps, {mechanism.sampling.value} batches, "
+        f"{_validate.counted(mechanism.steps, 'step')}, {mechanism.sampling.value} batches, "
         f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
-    print_table(title, ("analysis", "kind", f"{wanted} at {at}", "what it is"), rows)
+    print_table(title, ("analysis", "kind", f"{sign} at {at}", "what it is"), rows)
     proved, predicted = entries["standard"], entries["last_iterate"]
     lines = [
-        f"Proved: {wanted} is at most {_figure(proved[wanted], wanted)} at {at}, even if every model along the way is "
+        f"Proved: {sign} is at most {_figure(proved[wanted], wanted)} at {at}, even if every model along the way is "
         "seen.",
         "For one person: someone who knows everything but this person's record, and starts at even odds, guesses "
         f"right at most {100 * (1 + advantage) / 2:.1f}% of the time (50% is random guessing; advantage "
@@ -142,11 +150,15 @@ def _show(
     ]
     if wanted in predicted:
         lines.append(
-            f"Predicted, not promised: with only the last model released, {wanted} is usually near "
+            f"Predicted, not promised: with only the last model released, {sign} is usually near "
             f"{_figure(predicted[wanted], wanted)}. Never report it as a guarantee."
         )
         lines += _distrust(counter)
-    lines += [f"{name}: {entry['reason']}" for name, entry in entries.items() if entry["kind"] == "unsupported"]
+    lines += [
+        f"{name.replace('_', '-')}: {entry['reason']}"
+        for name, entry in entries.items()
+        if entry["kind"] == "unsupported"
+    ]
     print_lines(lines)
 
 

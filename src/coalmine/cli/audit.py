@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine._validate import counted
 from coalmine.cli._options import (
     Accelerator,
     Address,
@@ -37,11 +38,13 @@ def audit(
     ] = None,
     preset: Preset = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Replace one value: training.noise_multiplier=2 (repeatable).")
+        list[str] | None,
+        typer.Option("--set", metavar="<str>", help="Replace one value: training.noise_multiplier=2 (repeatable)."),
     ] = None,
     adversary: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="<str>",
             help="Who attacks, instead of the config's: clipbkd, or with options "
             "one-run-white-box:canaries=5000,runs=2 (repeatable).",
             autocompletion=beginning_with(adversary_names),
@@ -88,7 +91,9 @@ def audit(
     ] = False,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     name: Annotated[str | None, typer.Option(help="What you call this audit (see coalmine view).")] = None,
-    tag: Annotated[list[str] | None, typer.Option(help="A word to find this audit by (repeatable).")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="<str>", help="A word to find this audit by (repeatable).")
+    ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
     device: DeviceName = "cpu",
     workers: WorkerCount = 0,
@@ -269,7 +274,7 @@ def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
     else:
         line = (
             f"DP-SGD on {subject.name} ({known['rows']:,} rows, {known['parameters']:,} parameters): "
-            f"{known['steps']:,} steps at sampling rate {known['sampling rate']:.4g}, "
+            f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, "
             f"noise multiplier {known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}."
         )
     if result.accuracy is not None:

@@ -237,12 +237,12 @@ def _show(found: LowerBound | Estimate) -> None:
     if isinstance(found, LowerBound):
         _show_bound(found)
         return
-    rows = [("epsilon (a guess)", number(found.epsilon))]
+    rows = [("ε (a guess)", number(found.epsilon))]
     if found.interval is not None and found.credibility is not None:
         low, high = found.interval
         rows.append((f"{100 * found.credibility:g}% credible", f"{number(low)} to {number(high)}"))
     rows += [
-        ("delta", f"{found.delta:g}"),
+        ("δ", f"{found.delta:g}"),
         ("method", found.method),
         ("neighbours", found.relation.value.replace("_", "-")),
     ]
@@ -262,8 +262,8 @@ def _show_bound(found: LowerBound) -> None:
 
     proved = down(found.epsilon, 4)
     rows = [
-        ("epsilon is at least", proved),
-        ("at delta", f"{found.delta:g}"),
+        ("ε is at least", proved),
+        ("at δ", f"{found.delta:g}"),
         ("confidence", f"{100 * found.confidence:g}%"),
         ("method", found.method.replace("_", "-")),
         ("threshold", found.threshold_rule),
@@ -274,11 +274,13 @@ def _show_bound(found: LowerBound) -> None:
     ]
     if found.counts is not None:
         counts = found.counts
-        rows.append(("false positives", f"{counts.false_positives} of {counts.negatives}"))
-        rows.append(("false negatives", f"{counts.false_negatives} of {counts.positives}"))
+        rows.append(("false positives", f"{counts.false_positives:,} of {counts.negatives:,}"))
+        rows.append(("false negatives", f"{counts.false_negatives:,} of {counts.positives:,}"))
     if "correct" in found.details:
         details = found.details
-        rows.append(("right guesses", f"{details['correct']} of {details['guesses']}, {details['canaries']} canaries"))
+        rows.append(
+            ("right guesses", f"{details['correct']:,} of {details['guesses']:,}, {details['canaries']:,} canaries")
+        )
     for name, words, rounded in (("mu", "mu at least", down), ("noise_multiplier", "noise multiplier at most", up)):
         if name in found.details:
             rows.append((words, rounded(found.details[name], 4)))
@@ -288,7 +290,7 @@ def _show_bound(found: LowerBound) -> None:
     level = 1.0 - found.confidence
     lines = [
         (
-            f"Any claim of an epsilon below {proved} at δ = {found.delta:g} is refuted. If all that "
+            f"Any claim of an ε below {proved} at δ = {found.delta:g} is refuted. If all that "
             f"is assumed holds, a bound like this is too high in at most {100 * level:.3g}% of audits."
             if found.epsilon > 0.0
             else "Nothing is refuted: these trials are consistent with no leakage at all. That is not a proof of "

@@ -52,16 +52,14 @@ def calibrate(
         print_json({"noise_multiplier": found.noise_multiplier, "target": found.target, **statement})
         return
     print_table(
-        f"Smallest noise for epsilon ≤ {epsilon:g} at δ = {delta:g}, by the {analysis} analysis",
-        ("noise multiplier", "epsilon it gives", "kind"),
+        f"Smallest noise for ε ≤ {epsilon:g} at δ = {delta:g}, by the {analysis} analysis",
+        ("noise multiplier", "ε it gives", "kind"),
         [(number(found.noise_multiplier, 6), f"{found.statement.epsilon:.7g}", statement["kind"])],
     )
     if found.noise_multiplier <= calibration.SMALLEST:
         print_lines([f"Less noise would do: {calibration.SMALLEST:g} is the smallest that is looked at."])
     if isinstance(found.statement, Guarantee):
-        print_lines(["With this much noise the epsilon is proved, under these assumptions:"])
+        print_lines(["With this much noise the ε is proved, under these assumptions:"])
     else:
-        print_lines(
-            ["With this much noise the epsilon is predicted, not promised: the truth may be larger. It rests on:"]
-        )
+        print_lines(["With this much noise the ε is predicted, not promised: the truth may be larger. It rests on:"])
     print_lines(f"  - {assumption}" for assumption in found.statement.assumptions)

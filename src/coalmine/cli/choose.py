@@ -40,7 +40,8 @@ def choose(
     ] = None,
     preset: Preset = None,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", help="Replace one value of the config: section.key=value.")
+        list[str] | None,
+        typer.Option("--set", metavar="<str>", help="Replace one value of the config: section.key=value."),
     ] = None,
     trainings: Annotated[int, typer.Option(help="Trainings for each belief of the sweep.")] = 8,
     device: Annotated[str, typer.Option(help="Where to train.", **one_of(*DEVICES))] = "cpu",
@@ -154,7 +155,8 @@ def _show_sweep(found: Sweep) -> None:
 def _show(choice: Choice) -> None:
     """Both calibrations, and what they mean."""
     print_table(
-        f"What follows for {choice.steps} step(s), sample rate {choice.sample_rate:g}, delta = {choice.delta:g}",
+        f"What follows for {_validate.counted(choice.steps, 'step')}, sample rate {choice.sample_rate:g}, "
+        f"δ = {choice.delta:g}",
         ("calibration", "noise multiplier", "advantage at this noise", "belief goes above the bound"),
         [
             (
@@ -168,9 +170,9 @@ def _show(choice: Choice) -> None:
     )
     print_lines(
         [
-            f"Epsilon = {choice.epsilon:.4f}: starting at even odds, an adversary becomes at most "
+            f"ε = {choice.epsilon:.4f}: starting at even odds, an adversary becomes at most "
             f"{100 * choice.belief:.2f}% sure that one person's record was used, rare outcomes aside.",
-            f"The Gaussian mechanism with classical noise at this epsilon has an advantage of {choice.advantage:.4f}: "
+            f"The Gaussian mechanism with classical noise at this ε has an advantage of {choice.advantage:.4f}: "
             f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f}% of the time (random guessing: "
             "50%).",
             *(f"  - {note}" for note in choice.assumptions),

@@ -64,7 +64,7 @@ def _show_regularized(example: Counterexample, mechanism: DpSgd) -> None:
     shown = "this example leaks" if example.method == "exact" else "this example leaks at most"
     print_table(
         f"Linear loss with regularizer λ = {example.regularizer:g}, at δ = {example.delta:g}",
-        ("what", "epsilon"),
+        ("what", "ε"),
         [
             (shown, number(example.epsilon, 6)),
             ("the last-iterate heuristic says", number(example.heuristic, 6)),
@@ -87,7 +87,7 @@ def _show_encoded(found: Encoded) -> None:
     kept = "values" if found.threshold is None else f"bits, by a test at {found.threshold:g}"
     print_table(
         f"Data that keeps every step in the final model ({kept}), at δ = {found.delta:g}",
-        ("what", "epsilon"),
+        ("what", "ε"),
         [
             ("the final model leaks", number(found.epsilon, 6)),
             ("the last-iterate heuristic says", number(found.heuristic, 6)),

@@ -8,15 +8,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import CANARIES, Preset, SamplingName, beginning_with, one_of, underscored
-from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table
+from coalmine.cli._canaries import canaries_of
+from coalmine.cli._options import (
+    CANARIES,
+    Called,
+    KeepIn,
+    Preset,
+    SamplingName,
+    Tagged,
+    beginning_with,
+    check_kept,
+    one_of,
+    underscored,
+)
+from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table, print_verdict
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from coalmine.one_run import Canaries, OneRunResult
+    from coalmine.one_run import OneRunResult
     from coalmine.one_run.game import Played, Price
     from coalmine.records import Claim
 
@@ -104,7 +113,7 @@ def prepare(
         "per_coordinate": per_coordinate,
         "support": support,
     }
-    chosen = _canaries(underscored(kind), canaries, seed, options)
+    chosen = canaries_of(underscored(kind), canaries, seed, options)
     plan = design(
         claim,
         canaries=runs * canaries,
@@ -134,7 +143,7 @@ def prepare(
         how = "gradients, to be added to the private sum of every step (see docs/one-run.md, Gradient canaries)"
     each = "the training" if runs == 1 else f"the trainings: {runs} of them, each with the rows of one file"
     print_facts(
-        f"{canaries} canaries ({chosen.note}) prepared in {out}",
+        f"{canaries:,} canaries ({chosen.note}) prepared in {out}",
         [
             ("train/", f"goes to {each}; {how}"),
             (
@@ -144,8 +153,11 @@ def prepare(
             ),
             ("manifest.json", f"public; tell its digest to somebody else now: {made.digest}"),
             ("seal.json", "secret: keep it away from the training until the scores are there"),
-            ("guesses", f"{plan.guess_in} highest IN, {plan.guess_out} lowest OUT, by {plan.method.replace('_', '-')}"),
-            ("refuted from", f"{choice.critical or 'no number of'} right guesses on"),
+            (
+                "guesses",
+                f"{plan.guess_in:,} highest IN, {plan.guess_out:,} lowest OUT, by {plan.method.replace('_', '-')}",
+            ),
+            ("refuted from", f"{f'{choice.critical:,}' if choice.critical else 'no number of'} right guesses on"),
         ],
     )
     files = ["SCORES.csv"] if runs == 1 else [f"SCORES-{part}.csv" for part in range(1, runs + 1)]
@@ -160,7 +172,10 @@ def prepare(
 @one_run.command("judge")
 def judge(
     run: Annotated[Path, typer.Option("--run", help="The folder that prepare wrote.")],
-    scores: Annotated[list[Path], typer.Option("--scores", help="CSV, .npz or .jsonl with id and score; repeatable.")],
+    scores: Annotated[
+        list[Path],
+        typer.Option("--scores", metavar="<path>", help="CSV, .npz or .jsonl with id and score; repeatable."),
+    ],
     manifest: Annotated[Path | None, typer.Option("--manifest", help="The manifest, if it lies elsewhere.")] = None,
     seal: Annotated[Path | None, typer.Option("--seal", help="The seal, if it lies elsewhere.")] = None,
     digest: Annotated[str | None, typer.Option("--digest", help="The manifest's digest as told beforehand.")] = None,
@@ -168,10 +183,15 @@ def judge(
         Path | None,
         typer.Option("--control-run", help="Another prepared run: the same training with half of its noise."),
     ] = None,
-    control_scores: Annotated[list[Path] | None, typer.Option("--control-scores", help="Its scores.")] = None,
+    control_scores: Annotated[
+        list[Path] | None, typer.Option("--control-scores", metavar="<path>", help="Its scores.")
+    ] = None,
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
+    store: KeepIn = None,
+    name: Called = None,
+    tag: Tagged = None,
     as_json: Json = False,
 ) -> int:
     """Open the seal and judge the scores. Exit code 0: consistent, 1: refuted, 2: bad input, 3: inconclusive."""
@@ -179,20 +199,24 @@ def judge(
     from coalmine.one_run.seal import judge_control
 
     _check_outputs(section=section, figure=figure, report=report)
+    check_kept(store, name, tag)
+    kept = (store, name, tag)
     if (control_run is None) != (control_scores is None):
         raise InvalidInputError("control_run and control_scores belong together: expected both or neither")
     control = None
     if control_run is not None and control_scores is not None:
         control = judge_control(control_run, scores=control_scores, audited=run, manifest=manifest)
     result = judge_folder(run, scores=scores, manifest=manifest, seal=seal, digest=digest, control=control)
-    return _finish(result, None, section=section, figure=figure, report=report, as_json=as_json)
+    return _finish(result, None, section=section, figure=figure, report=report, kept=kept, as_json=as_json)
 
 
 @one_run.command("play")
 def play(
     config: Annotated[Path | None, typer.Option("--config", help="What is trained, as for audit; TOML.")] = None,
     preset: Preset = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Replace one value: section.key=value.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="<str>", help="Replace one value: section.key=value.")
+    ] = None,
     kind: Annotated[
         str,
         typer.Option("--kind", help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES)),
@@ -230,6 +254,9 @@ def play(
     section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
     figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
     report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
+    store: KeepIn = None,
+    name: Called = None,
+    tag: Tagged = None,
     as_json: Json = False,
 ) -> int:
     """Train once with canaries on our own trainer, and judge its claim. Exit codes as for judge."""
@@ -240,6 +267,8 @@ def play(
     from coalmine.records import MechanismClaim
 
     _check_outputs(section=section, figure=figure, report=report)
+    check_kept(store, name, tag)
+    kept = (store, name, tag)
     found = configs.load(config, preset=preset, overrides=list(set_ or []))
     setting = settings.prepare(found, data_dir=data_dir)
     mechanism = game.mechanism_of(setting.training, rows=setting.base.rows)
@@ -280,7 +309,7 @@ def play(
     against = game.play(setting.network, noise=0.5, **other).scores if control else None
     result = judged(played.scores, design=plan, control=against, gradients=isinstance(chosen, GradientCanaries))
     result = dataclasses.replace(result, runs=runs, canary_kind=chosen.kind)
-    return _finish(result, played, section=section, figure=figure, report=report, as_json=as_json)
+    return _finish(result, played, section=section, figure=figure, report=report, kept=kept, as_json=as_json)
 
 
 def claim_of(
@@ -326,73 +355,6 @@ def _attack_mu(attack_epsilon: float | None, *, delta: float) -> float | None:
     return gaussian_mu(_validate.positive("attack_epsilon", attack_epsilon), delta=delta)
 
 
-_WANTED = {
-    "mislabeled": ("data",),
-    "blank": ("data",),
-    "extreme": ("data",),
-    "low_variance": ("data", "scale"),
-    "random_tokens": ("vocabulary", "length"),
-    "new_tokens": ("vocabulary", "length"),
-    "dirac": ("parameters", "per_coordinate"),
-    "random_directions": ("parameters", "support"),
-}
-
-
-def _canaries(kind: str, number_of: int, seed: int, options: dict[str, Any]) -> Canaries:
-    """Canaries of this kind, from the options that it needs."""
-    from coalmine import _validate
-    from coalmine.one_run.canaries import KINDS
-
-    _validate.choice("kind", kind, tuple(KINDS))
-    needed = _WANTED[kind]
-    missing = [name for name in needed if options[name] is None]
-    if missing:
-        raise InvalidInputError(f"{missing[0]} is missing: kind {kind.replace('_', '-')} needs it")
-    wanted: dict[str, Any] = {name: options[name] for name in needed if name != "data"}
-    if "data" in needed:
-        x, y = _rows(options["data"])
-        wanted |= {"x": x, "classes": _class_count(y, options["classes"])}
-        if kind == "mislabeled":
-            wanted["y"] = y
-    elif kind == "random_tokens":
-        wanted["classes"] = options["classes"]
-    return KINDS[kind](canaries=number_of, seed=seed, **wanted)
-
-
-def _rows(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """x and y of an .npz file; pickled objects are never loaded."""
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive["x"], archive["y"]
-    except KeyError:
-        raise InvalidInputError(
-            f"data = {str(path)!r} is not allowed: expected an .npz file with arrays x and y"
-        ) from None
-    except Exception as error:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
-        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        raise InvalidInputError(
-            f"data = {str(path)!r} cannot be read{why}: expected an .npz file with plain arrays x and y, as "
-            "numpy.savez writes it"
-        ) from None
-
-
-def _class_count(y: NDArray[Any], given: int | None) -> int:
-    """How many classes there are: as given, or from the labels."""
-    if y.dtype.kind not in "iu" or not y.size:
-        raise InvalidInputError("y has no whole numbers: expected class labels")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or (given is not None and high >= given):
-        raise InvalidInputError(
-            f"y has labels from {low} to {high}: expected 0 to {'the number of classes' if given is None else given} "
-            "− 1"
-        )
-    if given is None and low == high:
-        raise InvalidInputError(f"y has the label {low} alone: expected two classes or more, or --classes")
-    return given or high + 1
-
-
 def _finish(
     result: OneRunResult,
     played: Played | None,
@@ -400,6 +362,7 @@ def _finish(
     section: Path | None,
     figure: Path | None,
     report: Path | None,
+    kept: tuple[Path | None, str | None, list[str] | None],
     as_json: bool,
 ) -> int:
     """Print the result, write what was asked for, and give the exit code."""
@@ -416,10 +379,13 @@ def _finish(
             _draw(figure, tree)
         if report is not None:
             _write_page(report, tree)
+    store, name, tags = kept
+    mark = None if store is None else result.keep(store, name=name, tags=tags or (), price=price)
     if as_json:
         print_json({**result.to_dict(), "price": price})
     else:
         _show(result, price)
+        print_lines(([f"Report: {report}"] if report else []) + ([f"Stored: {mark[:12]} in {store}"] if mark else []))
     return result.verdict.outcome.exit_code
 
 
@@ -476,13 +442,13 @@ _IF = {"one_run_dpsgd": " (if DP-SGD)", "one_run_fdp_gdp": " (if Gaussian)"}
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     """A table of bounds, and sentences."""
     verdict, claim = result.verdict, result.design.claim
-    print_lines([f"Verdict: {verdict.outcome.value} (confidence {100 * verdict.confidence:g}%)"])
+    print_verdict(f"{verdict.outcome.value.capitalize()} (confidence {100 * verdict.confidence:g}%)")
     print_lines(f"- {reason}" for reason in verdict.reasons)
     if result.run:
         print_lines([f"Run {result.run} ({result.canary_kind.replace('_', '-')}), manifest digest {result.digest}"])
     print_table(
         f"Proved by one run at δ = {claim.delta:g}; each bound holds at confidence {100 * verdict.confidence:g}%",
-        ("method", "epsilon is at least", "ceiling", "decides"),
+        ("method", "ε is at least", "ceiling", "decides"),
         [
             (
                 bound.method.replace("_", "-") + _IF.get(bound.method, ""),
@@ -559,8 +525,8 @@ def show_plan(
         ),
         [
             (
-                str(each.canaries),
-                f"{each.guess_in} / {each.guess_out}",
+                f"{each.canaries:,}",
+                f"{each.guess_in:,} / {each.guess_out:,}",
                 number(each.expected, 2),
                 number(each.ceiling, 2),
                 "–" if each.noise is None else f"{each.noise:.2f} of the claimed",
@@ -570,7 +536,7 @@ def show_plan(
             for each, price in zip(found, prices, strict=True)
         ],
     )
-    enough = "more than 200,000" if least is None else str(least)
+    enough = "more than 200,000" if least is None else f"{least:,}"
     print_lines(
         [
             f"Half the claimed noise is refuted in 80% of audits by {enough} canaries.",

@@ -56,7 +56,9 @@ def plan(
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One training: what m canaries prove and refute; see --canaries.")
     ] = False,
-    canaries: Annotated[list[int] | None, typer.Option("--canaries", help="With --one-run: m; repeatable.")] = None,
+    canaries: Annotated[
+        list[int] | None, typer.Option("--canaries", metavar="<int>", help="With --one-run: m; repeatable.")
+    ] = None,
     config: Annotated[
         Path | None,
         typer.Option("--config", help="With --one-run: train this for each m, for what it costs in accuracy."),
@@ -209,12 +211,12 @@ def _show(plans: list[Plan]) -> None:
     else:
         attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g}% of the time"
         meaning = (
-            f"With that many trials an attack whose scores are two Gaussians worth epsilon = {first.attack_epsilon:g} "
+            f"With that many trials an attack whose scores are two Gaussians worth ε = {first.attack_epsilon:g} "
             f"refutes the claim in about {100 * first.power:g}% of audits."
         )
     print_table(
-        f"Trials to refute epsilon = {first.claim:g} at δ = {first.delta:g}, confidence {100 * first.confidence:g} "
-        f"%, by {attack}",
+        f"Trials to refute ε = {first.claim:g} at δ = {first.delta:g}, confidence {100 * first.confidence:g}%, by "
+        f"{attack}",
         ("method", "threshold", "trials needed", "ceiling"),
         rows,
     )

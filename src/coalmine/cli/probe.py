@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine import _validate
-from coalmine.cli._output import Json, print_json, print_lines, print_table
+from coalmine.cli._options import Called, KeepIn, Tagged, check_kept
+from coalmine.cli._output import Json, print_json, print_lines, print_table, print_verdict
 from coalmine.errors import CoalmineError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ def probe(
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
+    store: KeepIn = None,
+    name: Called = None,
+    tag: Tagged = None,
+    messages: Annotated[
+        bool, typer.Option("--messages", help="With --store: also keep values of rows and what exceptions say.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """Probe one private step: sensitivity, noise, sampling, and what else it releases.
@@ -48,6 +55,7 @@ def probe(
     if report is not None:
         reports.check_packages()
         reports.check_target(report)
+    check_kept(store, name, tag)
     processes = _validate.integer("processes", processes, at_least=1)
     make_step = load_function("step", step)
     make_loader = load_function("loader", loader) if loader is not None else None
@@ -61,14 +69,16 @@ def probe(
         )
     else:
         found = _one_process(make_step, make_loader, sample_rate=sample_rate, replays=replays, level=level)
+    mark = None
+    if store is not None:
+        mark = found.keep(store, name=name, tags=tag or (), messages=messages)
+    if report is not None:
+        found.to_html(report)
     if json:
         print_json(found.to_dict())
     else:
         show(found)
-    if report is not None:
-        found.to_html(report)
-        if not json:
-            print_lines([f"Report: {report}"])
+        print_lines(([f"Report: {report}"] if report else []) + ([f"Stored: {mark[:12]} in {store}"] if mark else []))
     return int(found.verdict.outcome.exit_code)
 
 
@@ -114,7 +124,8 @@ def _level(level: float | None) -> dict[str, Any]:
 def show(report: ProbeReport) -> None:
     """The verdict, what was measured, and every finding with what to look at."""
     outcome = str(report.verdict)
-    print_lines([f"{outcome[0].upper()}{outcome[1:]}: {report.subject}, in {report.seconds:.1f} s.", ""])
+    print_verdict(f"{outcome[0].upper()}{outcome[1:]}: {report.subject}, in {report.seconds:.1f} s.")
+    print_lines([""])
     print_table(
         f"What was measured (a right step is refuted with probability at most {report.level:g})",
         ["measure", "result", "in words"],

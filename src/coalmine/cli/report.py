@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from coalmine.cli._output import print_lines
+from coalmine.errors import InvalidInputError, StoreError
+
+if TYPE_CHECKING:
+    from coalmine.store.results import Result
 
 
 def report(
@@ -20,17 +24,19 @@ def report(
     ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
 ) -> None:
-    """Write the report of the audit that a run belongs to: one HTML file that needs nothing else.
+    """Write the report of a run's audit, or of a stored probe or one-run result: one HTML file that needs nothing else.
 
     Nothing is loaded, crafted or trained: the report says what the stored trials prove, and how many are still missing.
     """
     from coalmine import report as reports
     from coalmine.auditing.stored import stored_result
-    from coalmine.errors import StoreError
-    from coalmine.store import Store
+    from coalmine.store import Store, results
 
     reports.check_packages()
     with Store.open(store, create=False) as opened:
+        if results.find(opened, run) is not None:
+            _stored(results.read(opened, run), output, figures)
+            return
         found = opened.run(run)
         short = found.fingerprint[:12]
         if not found.trials:
@@ -40,3 +46,24 @@ def report(
     reports.write_html(result, target)
     written = reports.write_figures(result, figures) if figures is not None else []
     print_lines([f"Report: {target}"] + ([f"Figures: {len(written)} files in {figures}"] if written else []))
+
+
+def _stored(found: Result, output: Path | None, figures: Path | None) -> None:
+    """The page of a probe, or of one training with canaries."""
+    from coalmine import report as reports
+
+    if figures is not None:
+        raise InvalidInputError("figures is not allowed for a probe or a one-run result: expected --output alone")
+    target = reports.check_target(output or Path(f"coalmine-{found.fingerprint[:12]}.html"), name="output")
+    try:
+        if found.kind == "probe":
+            from coalmine.probing.findings import ProbeReport
+
+            ProbeReport.from_dict(found.report).to_html(target)
+        else:
+            from coalmine.report import one_run
+
+            reports.write_text(one_run.page(found.report), target)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise StoreError(f"result {found.fingerprint[:12]} cannot be read: {error}") from error
+    print_lines([f"Report: {target}"])

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine.cli._options import Address, DeviceName, EngineName, WorkerCount
+from coalmine._validate import counted
+from coalmine.cli._options import Address, DeviceName, EngineName, WorkerCount, one_of
 from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from coalmine.store import Store
     from coalmine.store.listing import AuditEntry
+    from coalmine.store.results import Result, ResultEntry
 
-runs = typer.Typer(help="List, show, resume or remove the runs in a store.", no_args_is_help=False)
+runs = typer.Typer(help="List, show, resume or remove what a store holds.", no_args_is_help=False)
 
 StorePath = Annotated[Path, typer.Option("--store", help="Where trials are kept.")]
-RunName = Annotated[str, typer.Argument(help="The first characters of the run's fingerprint.")]
+RunName = Annotated[str, typer.Argument(help="The first characters of its fingerprint.")]
 
 
 def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
@@ -30,6 +32,7 @@ def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
     train = _part(identity, "train").get("function")
     ended = (entry.conclusion if entry else None) or {}
     return {
+        "kind": "audit",
         "run": run.fingerprint,
         "audit": entry.fingerprint if entry else None,
         "name": entry.name if entry else "",
@@ -69,37 +72,96 @@ def _when(seconds: float) -> str:
         return "at an unknown time"
 
 
-@runs.command("list")
-def list_(store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
-    """Every run, the oldest first."""
-    from coalmine.store import Store
+def _stored_result(entry: ResultEntry) -> dict[str, Any]:
+    """What is said of a probe or of one training with canaries."""
+    said = entry.summary
+    return {
+        "kind": entry.kind,
+        "result": entry.fingerprint,
+        "name": entry.name,
+        "tags": list(entry.tags),
+        "subject": said.get("subject"),
+        "claim": said.get("claim"),
+        "size": said.get("size"),
+        "faults": said.get("faults"),
+        "epsilon_lower": said.get("epsilon"),
+        "verdict": said.get("outcome"),
+        "versions": _part(said, "versions"),
+        "created": _when(entry.created),
+    }
 
+
+@runs.command("list", short_help="Every run, probe and one-run result, the oldest first.")
+def list_(
+    store: StorePath = Path("coalmine.db"),
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="Only these.", **one_of("audit", "probe", "one-run"))
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Every run of an audit, every probe and every one-run result, the oldest first."""
+    from coalmine import _validate
+    from coalmine.store import Store, results
+
+    if kind is not None:
+        _validate.choice("kind", kind, ("audit", *results.KINDS))
     with Store.open(store, create=False, read_only=True) as opened:
         entries = _entries(opened)
         found = [_summary(run, entries.get(run.fingerprint)) for run in opened.runs()]
+        others = [_stored_result(entry) for entry in reversed(results.every(opened))]
+    found = found if kind in (None, "audit") else []
+    others = [one for one in others if kind in (None, one["kind"])]
     if json:
-        print_json({"runs": found})
+        print_json({"runs": found, "results": others})
         return
-    if not found:
-        print_lines([f"No runs in {store} yet: coalmine audit makes some."])
+    if not found and not others:
+        print_lines(
+            [f"No runs in {store} yet: coalmine audit makes some, and coalmine probe --store keeps its results there."]
+        )
         return
+    rows = [
+        (
+            one["created"],
+            one["run"][:12],
+            f"audit: {_who(one)} on {one['data']}",
+            _counted(one),
+            _proved(one),
+            "control" if one["control"] else str(one["verdict"] or "-"),
+        )
+        for one in found
+    ]
+    rows += [
+        (
+            one["created"],
+            one["result"][:12],
+            f"{one['kind']}: {one['name'] or one['subject']}",
+            _size(one),
+            _faults(one) if one["kind"] == "probe" else _proved(one),
+            str(one["verdict"] or "-"),
+        )
+        for one in others
+    ]
     print_table(
-        f"Runs in {store}",
-        ["run", "adversary", "trials", "proved ε", "verdict", "stored (UTC)"],
-        [
-            [
-                one["run"][:12],
-                f"{_who(one)} on {one['data']}",
-                _counted(one),
-                _proved(one),
-                "control" if one["control"] else str(one["verdict"] or "-"),
-                one["created"][:10],
-            ]
-            for one in found
-        ],
+        f"Runs and results in {store}",
+        ["run", "what", "trials", "proved ε", "verdict", "stored (UTC)"],
+        [[*row[1:], row[0][:10]] for row in sorted(rows, key=lambda row: row[0])],
     )
     if any(one["verdict"] is None and not one["control"] for one in found):
         print_lines(["-: not judged yet. coalmine report RUN judges what is there, coalmine runs resume RUN plays on."])
+
+
+def _size(summary: dict[str, Any]) -> str:
+    """How many measures a probe took, or how many canaries there were."""
+    count, word = summary["size"], "measure" if summary["kind"] == "probe" else "canary"
+    if not isinstance(count, int):
+        return "-"
+    return counted(count, word, "canaries" if word == "canary" else None)
+
+
+def _faults(summary: dict[str, Any]) -> str:
+    """What a probe found."""
+    found = summary["faults"]
+    return ", ".join(map(str, found)) if isinstance(found, list) and found else "no fault"
 
 
 def _counted(summary: dict[str, Any]) -> str:
@@ -131,12 +193,15 @@ def _who(summary: dict[str, Any]) -> str:
     return f"control: {label}" if summary["control"] else label
 
 
-@runs.command()
+@runs.command(short_help="One run or result: what it is, how far, what went wrong.")
 def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
-    """One run: its identity, how far it is, and what went wrong."""
-    from coalmine.store import Store
+    """One run: its identity, how far it is, and what went wrong; or one result of a probe or of one training."""
+    from coalmine.store import Store, results
 
     with Store.open(store, create=False, read_only=True) as opened:
+        if results.find(opened, run) is not None:
+            _show_result(results.read(opened, run), json=json)
+            return
         found = opened.run(run)
         failures = opened.failures(found.fingerprint)
         entry = _entries(opened).get(found.fingerprint)
@@ -159,7 +224,10 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
         ("training time", f"{payload['seconds']:,.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
         ("first stored", f"{payload['created'][:19].replace('T', ' ')} UTC"),
         *([("failed blocks", f"{payload['failed_blocks']:,}")] if payload["failed_blocks"] else []),
-        *(("versions", f"{_pairs(one['versions'])} ({one['blocks']:,} blocks)") for one in payload["versions"]),
+        *(
+            ("versions", f"{_pairs(one['versions'])} ({counted(one['blocks'], 'block')})")
+            for one in payload["versions"]
+        ),
     ]
     print_facts(f"Run {found.fingerprint}", facts)
     print_lines(["", "What shapes its scores:"])
@@ -173,6 +241,28 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
     print_lines([f"block {one.block}, trial {one.trial}: {one.reason}" for one in failures[:20]])
     if len(failures) > 20:
         print_lines([f"... and {len(failures) - 20:,} more (see --json)."])
+
+
+def _show_result(found: Result, *, json: bool) -> None:
+    """A probe or one training with canaries: all of it as JSON, the verdict and why for people."""
+    payload = {**_stored_result(found), "report": dict(found.report)}
+    if json:
+        print_json(payload)
+        return
+    verdict = _part(found.report, "verdict")
+    facts = [
+        ("verdict", str(payload["verdict"])),
+        ("subject", str(payload["subject"])),
+        ("found", _faults(payload)) if found.kind == "probe" else ("proved ε", _proved(payload)),
+        ("size", _size(payload)),
+        ("name", " ".join([str(found.name or "none"), *(f"[{tag}]" for tag in found.tags)])),
+        ("stored", f"{payload['created'][:19].replace('T', ' ')} UTC"),
+        ("versions", _pairs(payload["versions"])),
+    ]
+    print_facts(f"{'Probe' if found.kind == 'probe' else 'One run'} {found.fingerprint}", facts)
+    reasons = verdict.get("reasons")
+    print_lines(["", "Why:", *(f"- {reason}" for reason in (reasons if isinstance(reasons, list) else []))])
+    print_lines(["All of it: coalmine view, coalmine report, or --json."])
 
 
 def _pairs(values: dict[str, Any]) -> str:
@@ -209,9 +299,11 @@ def resume(
     from coalmine.auditing import config as configs
     from coalmine.auditing.stored import record_of
     from coalmine.cli.audit import run_audit
-    from coalmine.store import Store
+    from coalmine.store import Store, results
 
     with Store.open(store, create=False) as opened:
+        if results.find(opened, run) is not None:
+            raise UnsupportedError(f"run {run!r} is a result that is complete: there is nothing to resume")
         record = record_of(opened, run)
     if not isinstance(record.config, configs.AuditConfig):
         raise UnsupportedError(
@@ -237,12 +329,19 @@ def remove(
     store: StorePath = Path("coalmine.db"),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Delete one run and all its trials."""
-    from coalmine.store import Store
+    """Delete one run and all its trials, or one result."""
+    from coalmine.store import Store, results
 
     with Store.open(store, create=False) as opened:
+        entry = results.find(opened, run)
+        if entry is not None:
+            if not yes:
+                typer.confirm(f"Delete {entry.kind} result {entry.fingerprint[:12]}?", abort=True)
+            results.remove(opened, entry.fingerprint)
+            print_lines([f"Removed {entry.kind} result {entry.fingerprint[:12]}."])
+            return
         found = opened.run(run)
         if not yes:
-            typer.confirm(f"Delete run {found.fingerprint[:12]} with {found.trials} trials?", abort=True)
+            typer.confirm(f"Delete run {found.fingerprint[:12]} with {counted(found.trials, 'trial')}?", abort=True)
         opened.remove(found.fingerprint)
-    print_lines([f"Removed run {found.fingerprint[:12]} ({found.trials} trials)."])
+    print_lines([f"Removed run {found.fingerprint[:12]} ({counted(found.trials, 'trial')})."])

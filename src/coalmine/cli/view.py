@@ -53,7 +53,9 @@ def bundle(
     folder: Annotated[Path, typer.Argument(help="Where to write the pages; made if it is not there.")],
     audit: Annotated[
         list[str] | None,
-        typer.Option(help="Only this audit: its name, or the beginning of its fingerprint (repeatable)."),
+        typer.Option(
+            metavar="<str>", help="Only this audit or result: its name, or how its fingerprint begins (repeatable)."
+        ),
     ] = None,
     store: Annotated[Path, typer.Option("--store", help="The store to look at.")] = Path("coalmine.db"),
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +30,9 @@ from coalmine.records import (
     Verdict,
     plain,
 )
+
+if TYPE_CHECKING:
+    from coalmine.store import Store
 
 _DISTANCE, _ROUNDING = 2.3, 0.02
 """Kolmogorov: √n times the distance exceeds 2.3 with probability 2·exp(−2·2.3²) = 5e-5; and losses are rounded up."""
@@ -76,7 +81,7 @@ class OneRunResult:
     def in_words(self) -> str:
         """The verdict and why, and what is proved: a few lines for people."""
         verdict, bound = self.verdict, self.bounds[0]
-        sure = f"confidence {100 * verdict.confidence:g} %"
+        sure = f"confidence {100 * verdict.confidence:g}%"
         return "\n".join(
             [
                 f"{verdict.outcome.value.capitalize()} ({sure})",
@@ -102,6 +107,42 @@ class OneRunResult:
             "bounds": [bound.to_dict() for bound in self.bounds],
         }
 
+    def keep(
+        self,
+        store: Store | str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        price: Mapping[str, float] | None = None,
+    ) -> str:
+        """Keep the result in a store, with coins, scores and guesses, for ``coalmine runs`` and ``coalmine view``.
+
+        Args:
+            store: an open store, or the path of one, which is made if it is not there.
+            name: what people call it.
+            tags: words to find it by.
+            price: Accuracy ``with_canaries`` and ``without``, where it was measured.
+
+        Returns:
+            Its fingerprint.
+        """
+        from coalmine.game.machine import versions
+        from coalmine.one_run.section import section
+        from coalmine.store import Store, results
+
+        summary = {
+            "subject": f"{self.canary_kind.replace('_', '-')} canaries" if self.canary_kind else "canaries",
+            "claim": self.design.claim.to_dict(),
+            "outcome": self.verdict.outcome.value,
+            "epsilon": plain(self.epsilon),
+            "ceiling": plain(self.verdict.ceiling),
+            "size": self.design.canaries,
+            "versions": versions(),
+        }
+        with Store.opened(store) as opened:
+            tree = section(self, price=price)
+            return results.keep(opened, "one-run", summary=summary, report=tree, name=name, tags=tags)
+
 
 def judge(
     scores: OneRunScores,
@@ -109,6 +150,9 @@ def judge(
     design: Design,
     control: OneRunScores | OneRunResult | None = None,
     gradients: bool = False,
+    store: Store | str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    tags: Iterable[str] = (),
 ) -> OneRunResult:
     """Test the claim of the design by the scores of one training.
 
@@ -126,6 +170,9 @@ def judge(
         design: What was fixed beforehand.
         control: The same game against a training that is known to break the claim: with half the noise, say.
         gradients: Whether the canaries are gradients, scored by the likelihood of every step.
+        store: Keep the result there too; see :meth:`OneRunResult.keep`.
+        name: What people call it in the store.
+        tags: Words to find it by in the store.
 
     Returns:
         The verdict, and the lower bounds on ε that hold.
@@ -144,7 +191,7 @@ def judge(
     bounds = lower_bounds(scores, design=design)
     separation = separation_of(scores)
     outcome, reasons, power = _decide(scores, counted, design, twin, separation, gradients)
-    return OneRunResult(
+    result = OneRunResult(
         design=design,
         scores=scores,
         guesses=counted,
@@ -159,6 +206,9 @@ def judge(
         ),
         bounds=bounds,
     )
+    if store is not None:
+        result.keep(store, name=name, tags=tags)
+    return result
 
 
 def lower_bounds(scores: OneRunScores, *, design: Design) -> tuple[LowerBound, ...]:
@@ -269,7 +319,7 @@ def _decide(
             Outcome.REFUTED,
             [
                 f"{said}; if the claim were true, {choice.critical} or more had a chance of at most "
-                f"{100 * design.level:g} %"
+                f"{100 * design.level:g}%"
             ],
             None,
         )

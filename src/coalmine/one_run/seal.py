@@ -20,10 +20,11 @@ import datetime
 import hashlib
 import hmac
 import json
+import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,9 @@ from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries
 from coalmine.one_run.design import Design
 from coalmine.one_run.judge import OneRunResult, check_control, judge
 from coalmine.records import OneRunScores
+
+if TYPE_CHECKING:
+    from coalmine.store import Store
 
 MANIFEST, SEAL = "manifest.json", "seal.json"
 _MANIFEST_FORM, _SEAL_FORM = "coalmine one-run manifest 1", "coalmine one-run seal 1"
@@ -301,6 +305,9 @@ def judge_folder(
     seal: Path | None = None,
     digest: str | None = None,
     control: OneRunResult | OneRunScores | None = None,
+    store: Store | str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    tags: Iterable[str] = (),
 ) -> OneRunResult:
     """Open the seal and judge the scores; the seal is marked, and other scores are refused from then on.
 
@@ -311,6 +318,9 @@ def judge_folder(
         seal: As in :func:`open_seal`.
         digest: As in :func:`open_seal`.
         control: As in :func:`~coalmine.one_run.judge.judge`; :func:`judge_control` makes it.
+        store: Keep the result there too; see :meth:`~coalmine.one_run.judge.OneRunResult.keep`.
+        name: What people call it in the store.
+        tags: Words to find it by in the store.
 
     Returns:
         The result. The same scores may be judged again and give the same result.
@@ -346,6 +356,8 @@ def judge_folder(
                 "when": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             }
             files.write(private, _pretty({**opened.secret, "judged": judged}), secret=True)
+    if store is not None:
+        result.keep(store, name=name, tags=tags)
     return result
 
 

@@ -16,7 +16,7 @@ from coalmine import _validate
 from coalmine.accounting import sequence, standard
 from coalmine.errors import InvalidInputError
 from coalmine.probing.batches import batch_sampler_of, count_rows, stated_rate
-from coalmine.probing.findings import Finding, Measurement, ProbeReport
+from coalmine.probing.findings import Finding, Measurement, ProbeReport, quoted
 from coalmine.records import DpSgd, Relation, Sampling
 
 _SAME = 1e-3
@@ -150,7 +150,7 @@ def _reading(theirs: _Accountant, delta: float) -> Measurement:
     except InvalidInputError:
         raise
     except Exception as error:  # noqa: BLE001  a user's accountant may raise anything
-        reason = f"{theirs.name} raised {type(error).__name__}: {error}"
+        reason = f"{theirs.name} raised {type(error).__name__}: {quoted(error)}"
         return Measurement(name=name, sentence=reason, blind=reason, details={"epsilon": None})
     value, findings = values[0], []
     if not value >= 0.0:
@@ -175,7 +175,7 @@ def _reading(theirs: _Accountant, delta: float) -> Measurement:
                 allowed=value,
             )
         )
-    said_words = sorted({str(one.message) for one in said})
+    said_words = sorted({quoted(one.message) for one in said})
     return Measurement(
         name=name,
         sentence=f"{theirs.name} gives ε = {value:.4g} at δ = {delta:g}.",
@@ -282,7 +282,8 @@ def _steps_finding(told: int, ran: int) -> Finding:
     effect = "too large" if told > ran else "too small"
     return Finding(
         fault=fault,
-        sentence=f"The accountant counted {told} steps; {ran} steps with noise ran. Its ε is {effect}.",
+        sentence=f"The accountant counted {_validate.counted(told, 'step')}; {ran:,} with noise ran. "
+        f"Its ε is {effect}.",
         look_at=look_at,
         number=float(told),
         allowed=float(ran),
@@ -448,7 +449,8 @@ def _has_limit(mechanism: DpSgd) -> bool:
 def _words(real: tuple[DpSgd, ...]) -> str:
     """What ran, in words."""
     return " and ".join(
-        f"{one.steps} steps with q = {one.sample_rate:.4g}, σ = {one.noise_multiplier:.4g}" for one in real
+        f"{_validate.counted(one.steps, 'step')} with q = {one.sample_rate:.4g}, σ = {one.noise_multiplier:.4g}"
+        for one in real
     )
 
 

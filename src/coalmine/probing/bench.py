@@ -14,6 +14,7 @@ import torch
 
 from coalmine.errors import InvalidInputError
 from coalmine.probing import elsewhere, rows
+from coalmine.probing.findings import quoted
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.release import Observation, Release
 from coalmine.probing.snapshot import Snapshot, library_generators
@@ -193,7 +194,8 @@ class Bench:
                 with play:
                     returned = self.subject.step(copied)
             except Exception as problem:  # noqa: BLE001  # the user's code may raise anything, and that is a result
-                error = f"{type(problem).__name__}: {problem}".splitlines()[0]
+                first = (str(problem).splitlines() or ["no message"])[0]
+                error = f"{type(problem).__name__}: {quoted(first)}"
         return Observation(dict(gradients), self.release.read(returned, self._more()), error)
 
     def _more(self) -> Mapping[str, Any]:
@@ -202,7 +204,8 @@ class Bench:
     def check(self, shown: Observation, what: str) -> Observation:
         """An error in words where a run that must work did not."""
         if shown.error:
-            raise InvalidInputError(f"step fails on {what}: {shown.error}")
+            error = shown.error.replace("‹", "").replace("›", "")
+            raise InvalidInputError(f"step fails on {what}: {error}")
         return shown
 
 

@@ -115,7 +115,7 @@ def measure(
         sentence = first.sentence if len(found) == 1 else f"{first.sentence} So do {len(found) - 1} more."
     else:
         how = "and noise can hide the row from every one" if shifter.complete else "and each carries noise"
-        sentence = f"Rows reach {len(reached)} released tensors, {how}."
+        sentence = f"Rows reach {len(reached)} released tensor{'' if len(reached) == 1 else 's'}, {how}."
     return Measurement(
         name="coverage",
         sentence=sentence,

@@ -5,13 +5,37 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from coalmine.records import Outcome, Verdict, plain
 
 if TYPE_CHECKING:
     from coalmine.report.tables import Table
+    from coalmine.store import Store
+
+
+def quoted(text: object) -> str:
+    """What may quote the data (values of a row, the message of an exception), marked so that it can be left out.
+
+    >>> quoted("label 1")
+    '‹label 1›'
+    """
+    return f"‹{str(text).replace('‹', '<').replace('›', '>')}›"
+
+
+def without_quotes(tree: Any) -> Any:
+    """Plain JSON types, with everything left out that :func:`quoted` marked.
+
+    >>> without_quotes({"witness": "bias, with one row more: ‹label 1›"})
+    {'witness': 'bias, with one row more: (not kept: may quote the data)'}
+    """
+    if isinstance(tree, dict):
+        return {key: without_quotes(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [without_quotes(value) for value in tree]
+    return re.sub("‹[^›]*›", "(not kept: may quote the data)", tree) if isinstance(tree, str) else tree
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,6 +58,12 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return {"kind": "finding", **plain(dataclasses.asdict(self))}
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Self:
+        """The finding that :meth:`to_dict` wrote down."""
+        names = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: _number(value) for name, value in tree.items() if name in names})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,6 +94,12 @@ class Measurement:
             "blind": self.blind,
             "details": plain(dict(self.details)),
         }
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Self:
+        """The measurement that :meth:`to_dict` wrote down."""
+        findings = tuple(Finding.from_dict(one) for one in tree["findings"])
+        return cls(**{**tree, "findings": findings, "details": dict(tree["details"])})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -111,6 +147,53 @@ class ProbeReport:
             "details": plain(dict(self.details)),
         }
 
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Self:
+        """The report that :meth:`to_dict` wrote down; its verdict follows from its measurements."""
+        names = ("subject", "level", "seconds", "versions", "details")
+        measured = tuple(Measurement.from_dict(one) for one in tree["measurements"])
+        return cls(measurements=measured, **{name: tree[name] for name in names})
+
+    def keep(
+        self,
+        store: Store | str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        tags: Iterable[str] = (),
+        messages: bool = False,
+    ) -> str:
+        """Keep the report in a store, for ``coalmine runs`` and ``coalmine view``.
+
+        Args:
+            store: an open store, or the path of one, which is made if it is not there.
+            name: what people call it.
+            tags: words to find it by.
+            messages: whether to keep values of the rows that were tried and what exceptions said: they may quote the
+                data.
+
+        Returns:
+            Its fingerprint.
+
+        >>> import tempfile
+        >>> report = ProbeReport(subject="a step", measurements=(), level=1e-4, seconds=0.5)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     len(report.keep(f"{folder}/coalmine.db", name="nightly"))
+        64
+        """
+        from coalmine.store import Store, results
+
+        tree = self.to_dict() if messages else without_quotes(self.to_dict())
+        summary = {
+            "subject": self.subject,
+            "claim": {"kind": "step", **plain(dict(self.details.get("promise", {})))},
+            "outcome": self.verdict.outcome.value,
+            "faults": list(dict.fromkeys(one.fault for one in self.findings)),
+            "size": len(self.measurements),
+            "versions": dict(self.versions),
+        }
+        with Store.opened(store) as opened:
+            return results.keep(opened, "probe", summary=summary, report=tree, name=name, tags=tags)
+
     def to_json(self) -> str:
         """As a JSON document."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
@@ -153,3 +236,8 @@ class ProbeReport:
             seconds=sum(report.seconds for report in reports),
             versions={name: value for report in reports for name, value in report.versions.items()},
         )
+
+
+def _number(value: Any) -> Any:
+    """Infinities are texts in JSON."""
+    return float(value) if value in ("infinity", "-infinity") else value

@@ -19,29 +19,40 @@ if TYPE_CHECKING:
 
 def document(report: ProbeReport) -> str:
     """The whole page."""
-    outcome = report.verdict.outcome
-    return render_template(
-        {
-            "outcome": outcome.value,
-            "headline": headline(report),
-            "subject": report.subject,
-            "blind": [f"{one.name}: {one.blind}" for one in report.measurements if one.blind],
-            "findings": [_finding(one) for one in report.findings],
-            "level": f"{100 * report.level:g}%",
-            "measurements": [
-                {"name": one.name, "result": one.result, "words": one.sentence} for one in report.measurements
-            ],
-            "pictures": [
-                _shown(wide, narrow) for one in report.measurements for wide, narrow in _pictures(one, _partly(report))
-            ],
-            "promise": [
-                (key.replace("_", " "), _plain(value)) for key, value in _promise(report).items() if value is not None
-            ],
-            "versions": list(report.versions.items()),
-            "seconds": f"{report.seconds:.1f}",
-        },
-        name="probe.html.j2",
-    )
+    return render_template(told(report, _shown), name="probe.html.j2")
+
+
+def told(report: ProbeReport, drawn: Callable[[Figure, Figure], Any]) -> dict[str, Any]:
+    """Everything that a page shows of a probe.
+
+    Args:
+        report: the probe.
+        drawn: makes of a figure, for a screen and for a phone, what the page takes.
+
+    Returns:
+        Words, tables and pictures by their names.
+    """
+    return {
+        "outcome": report.verdict.outcome.value,
+        "headline": headline(report),
+        "subject": report.subject,
+        "blind": [f"{one.name}: {one.blind}" for one in report.measurements if one.blind],
+        "findings": [_finding(one, drawn) for one in report.findings],
+        "level": f"{100 * report.level:g}%",
+        "measurements": [
+            {"name": one.name, "result": one.result, "words": one.sentence} for one in report.measurements
+        ],
+        "pictures": [
+            drawn(wide, narrow) for one in report.measurements for wide, narrow in _pictures(one, _partly(report))
+        ],
+        "promise": [
+            (key.replace("_", " "), _plain(value).replace("_", " or "))
+            for key, value in _promise(report).items()
+            if value is not None
+        ],
+        "versions": list(report.versions.items()),
+        "seconds": f"{report.seconds:.1f}",
+    }
 
 
 def headline(report: ProbeReport) -> str:
@@ -54,7 +65,7 @@ def headline(report: ProbeReport) -> str:
     return "Consistent: nothing was found, and what the probe broke on purpose was"
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding(one: Finding, drawn: Callable[[Figure, Figure], Any]) -> dict[str, Any]:
     fault = faults.by_name(one.fault)
     facts = [("measured", _plain(one.number)), ("allowed", _plain(one.allowed)), ("witness", one.witness)]
     facts += [("look at", one.look_at)]
@@ -64,7 +75,7 @@ def _finding(one: Finding) -> dict[str, Any]:
         "fault": one.fault,
         "sentence": one.sentence,
         "meaning": fault.meaning if fault else "",
-        "picture": _shown(*_both(pictures.stages, fault)) if fault else None,
+        "picture": drawn(*_both(pictures.stages, fault)) if fault else None,
         "facts": [(key, value) for key, value in facts if value],
     }
 

@@ -81,7 +81,7 @@ def influences(values: Sequence[float], allowed: float, *, width: int = WIDE, un
         scale=alt.Scale(domain=[0, len(rows) + 1], nice=False),
         axis=alt.Axis(tickCount=6, format="d", grid=False),
     )
-    axis = alt.Axis(tickCount=5, format="~g")
+    axis = alt.Axis(tickCount=5, format="~g" if logarithmic else "~f")
     dots = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_point(filled=True, size=34, opacity=0.85)

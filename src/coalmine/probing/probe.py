@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.search import Influence, search
+from coalmine.store import Store, results
 
 
 def probe(
@@ -43,6 +45,8 @@ def probe(
     replays: int = 200,
     tries: int = 120,
     seed: int = 0,
+    store: Store | str | os.PathLike[str] | None = None,
+    tags: Sequence[str] = (),
     **promise: Any,
 ) -> ProbeReport:
     """Run one private step a few hundred times, with its randomness recorded and replayed, and name its faults.
@@ -59,6 +63,8 @@ def probe(
         replays: runs with new noise.
         tries: rows that are tried to move the step as far as possible.
         seed: for the rows that are tried and for the shared generators; the same seed gives the same report.
+        store: keep the report there too, for ``coalmine runs`` and ``coalmine view``; see :meth:`ProbeReport.keep`.
+        tags: words to find it by in the store; ``name`` is what the report calls the step.
         promise: more of what is promised (``divisor``, ``relation``, …); see :class:`PrivateStep`.
 
     Returns:
@@ -78,13 +84,15 @@ def probe(
     replays = _validate.integer("replays", replays, at_least=20)
     tries = _validate.integer("tries", tries, at_least=10)
     seed = _validate.integer("seed", seed, at_least=0, at_most=2**32 - 1)
+    if store is not None:
+        results.check(store)
     began = time.perf_counter()
     with on_bench(subject, seed=seed) as bench:
         measured = _measure(bench, level=level, replays=replays, tries=tries, seed=seed)
         runs = bench.runs
     if subject.build is not None:
         measured.append(data_set.measure(subject, seed=seed))
-    return ProbeReport(
+    report = ProbeReport(
         subject=subject.title,
         measurements=tuple(measured),
         level=level,
@@ -107,6 +115,9 @@ def probe(
             },
         },
     )
+    if store is not None:
+        report.keep(store, name=subject.name or None, tags=tags)
+    return report
 
 
 def _subject(

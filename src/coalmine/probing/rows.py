@@ -10,6 +10,7 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.probing.findings import quoted
 
 if TYPE_CHECKING:
     import torch
@@ -153,7 +154,7 @@ def describe(row: Any) -> str:
     """A row in a few words, so that it can be made again.
 
     >>> describe((np.full((1, 3), 2.0), np.array([1])))
-    'values from 2 to 2, norm 3.46; label 1'
+    '‹values from 2 to 2, norm 3.46; label 1›'
     """
     parts = []
     for array in numbers(row):
@@ -168,4 +169,4 @@ def describe(row: Any) -> str:
             flat = array.reshape(-1)
             shown = ", ".join(str(one) for one in flat[:8])
             parts.append(f"tokens {shown}" + (", …" if flat.size > 8 else ""))
-    return "; ".join(parts)
+    return quoted("; ".join(parts))

@@ -127,7 +127,7 @@ def probe_draws(
         for one in checks
     ]
     return ProbeReport(
-        subject=f"the sampler ({counted.draws} draws in {len(counted.steps)} steps of {counted.rows} rows)",
+        subject=f"the sampler ({counted.draws:,} draws in {len(counted.steps):,} steps of {counted.rows:,} rows)",
         measurements=tuple(measurements),
         level=level,
         seconds=time.perf_counter() - started,

@@ -122,8 +122,8 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=56 * len(labels))
     caption = (
         f"Each bar is one statement about ε for one row of the data, at δ = {words.small(result.config.audit.delta)}. "
-        f"{_reading(result)} The scale on top translates ε into how sure an attacker who starts at 50% may become "
-        f"about one person's row.{' A value beyond the axis stands at its edge.' if far else ''}"
+        f"{_reading(result)} The scale on top says how sure an attacker who starts at 50% may become."
+        f"{' A value beyond the axis stands at its edge.' if far else ''}"
     )
     return Figure(name="overview", title=title, caption=caption, chart=finished(chart, title, width))
 
@@ -283,9 +283,9 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     sure = words.confidence(one.bound.confidence)
     title = f"The errors that {one.label} makes, against the fewest that privacy allows"
     caption = (
-        "Each point on the blue line is a threshold: how often it raises a false alarm, and how often it misses. "
-        "Further down and left is a better attack. Where the band (Dvoretzky–Kiefer–Wolfowitz) lay wholly below the "
-        "lowest error rates permitted, the promise would be broken. A diamond is the threshold used for the bound."
+        "Each point on the blue line is a threshold; further down and left is a better attack. A band "
+        "(Dvoretzky–Kiefer–Wolfowitz) wholly below the lowest error rates permitted would break the promise. Diamond: "
+        "the threshold used for the bound."
     )
     rows_apart = one.bound.copies
     return Figure(
@@ -339,10 +339,7 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     )
     sure = words.confidence(one.bound.confidence)
     title = f"What {one.label} proved as the number of {plays} grew"
-    caption = (
-        f"Each dot is the bound of an audit with only the first n {plays}; the last is this audit's own{_how(one)}. No "
-        "attack can lift the dots above the dashed line."
-    )
+    caption = f"Each dot is the bound of the first n {plays}{_how(one)}. No attack can lift it above the dashed line."
     return Figure(
         name=f"growth-{slug(one)}",
         title=title,

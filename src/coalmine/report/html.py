@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from coalmine.records import EpsilonClaim, LowerBound
 from coalmine.report import figures, gap, one_run, persons, render, repeat, summary, tables, words
@@ -27,7 +27,7 @@ def render_template(context: dict[str, Any], *, name: str = "page.html.j2") -> s
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["tight"] = tight
+    environment.filters.update(tight=tight, options=options)
     style = Markup((folder / "page.css").read_text(encoding="utf-8"))  # our own file, not input
     return environment.get_template(name).render(style=style, **context)
 
@@ -113,6 +113,16 @@ def _gap(result: AuditResult) -> dict[str, Any] | None:
 def tight(text: str) -> str:
     """Keep "ε ≤ 4.00" on one line."""
     return re.sub("([εδ]) ([≤≥≈=]) ", "\\1\u00a0\\2\u00a0", text)
+
+
+def options(command: str) -> Markup:
+    """A command whose options are not broken between their dashes and their names.
+
+    >>> options("coalmine audit --trials 400")
+    Markup('coalmine audit <span>--trials 400</span>')
+    """
+    first, *others = command.split(" --")
+    return Markup(" ").join([escape(first), *(Markup("<span>--{}</span>").format(one) for one in others)])
 
 
 def _adversary(result: AuditResult, one: AdversaryResult, once: Once) -> dict[str, Any]:

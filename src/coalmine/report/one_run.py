@@ -9,6 +9,7 @@ import altair as alt
 import numpy as np
 from markupsafe import Markup
 
+from coalmine._validate import counted
 from coalmine.auditing.proof import METHODS
 from coalmine.one_run.section import evidence
 from coalmine.report import render, words
@@ -204,9 +205,14 @@ def _right(guess: str, found: Mapping[str, int]) -> str:
 
 
 def _canaries(canaries: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """The canaries with the highest and the lowest scores: id, score, coin, guess."""
+    """The canaries with the highest and the lowest scores."""
+    every = ranked(canaries)
+    return every if len(every) <= 2 * _SHOWN else [*every[:_SHOWN], *every[-_SHOWN:]]
+
+
+def ranked(canaries: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Every canary, the highest score first: id, score, coin, guess."""
     order = np.argsort(np.asarray(canaries["score"], dtype=np.float64), kind="stable")[::-1]
-    few = order if order.size <= 2 * _SHOWN else np.concatenate([order[:_SHOWN], order[-_SHOWN:]])
     return [
         (
             str(canaries["id"][place]),
@@ -214,7 +220,7 @@ def _canaries(canaries: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
             "in" if canaries["included"][place] else "out",
             _GUESSES[canaries["guess"][place]],
         )
-        for place in few.tolist()
+        for place in order.tolist()
     ]
 
 
@@ -222,6 +228,11 @@ def page(section: Mapping[str, Any]) -> str:
     """The report of one run as one HTML document: what :func:`coalmine.one_run.section` gives, for people."""
     from coalmine.report.html import render_template
 
+    return render_template({**judged(section), "run": shown(section)}, name="one_run.html.j2")
+
+
+def judged(section: Mapping[str, Any]) -> dict[str, Any]:
+    """What the judge said of one run: the verdict in words, why, and every bound."""
     verdict, claim = section["verdict"], section["design"]["claim"]
     sure = words.confidence(verdict["confidence"])
     said = {
@@ -229,17 +240,13 @@ def page(section: Mapping[str, Any]) -> str:
         "consistent": f"Consistent: nothing here contradicts {_claim(claim)}",
         "inconclusive": f"Inconclusive: this run says nothing about {_claim(claim)}",
     }[verdict["outcome"]]
-    return render_template(
-        {
-            "verdict": f"{said}.",
-            "outcome": verdict["outcome"],
-            "reasons": verdict["reasons"],
-            "run": shown(section),
-            "bounds": [_bound(bound, decides=place == 0) for place, bound in enumerate(section["bounds"])],
-            "confidence": sure,
-        },
-        name="one_run.html.j2",
-    )
+    return {
+        "verdict": f"{said}.",
+        "outcome": verdict["outcome"],
+        "reasons": verdict["reasons"],
+        "bounds": [_bound(bound, decides=place == 0) for place, bound in enumerate(section["bounds"])],
+        "confidence": sure,
+    }
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
@@ -250,7 +257,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
     found = claim["mechanism"]
     return (
         f"the claim of DP-SGD with sampling rate {found['sample_rate']:.4g}, noise multiplier "
-        f"{found['noise_multiplier']:.4g} and {found['steps']} steps ({point})"
+        f"{found['noise_multiplier']:.4g} and {counted(found['steps'], 'step')} ({point})"
     )
 
 

@@ -75,8 +75,7 @@ def figure(one: AdversaryResult, *, width: int = WIDE) -> Figure:
         ]
     title = f"How sure {one.label} became of the truth, over {right.size} trainings"
     caption = (
-        "Each training ends in one belief in what really happened: left of 50% they were misled, right of it they were "
-        "on the right track, at 100% they would know."
+        "One belief for each training: left of 50% they were misled, right of it on the right track, at 100% certain."
         + (" The thick line is the limit that follows from ε." if found.bound < 1.0 else "")
     )
     chart = alt.layer(*layers).properties(width=width, height=230)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
+from coalmine._validate import counted
 from coalmine.auditing.proof import METHODS
 from coalmine.records import EpsilonClaim, MechanismClaim, Outcome
 from coalmine.report import words
@@ -131,7 +132,7 @@ def subject(result: AuditResult) -> str:
         return f"A training of your own, {settings.train}, scored by {settings.score}; {words.trials(result)}"
     return (
         f"DP-SGD on {result.subject.name}: {known['rows']:,} rows, {known['parameters']:,} parameters, "
-        f"{known['steps']:,} steps at sampling rate {known['sampling rate']:.4g}, noise multiplier "
+        f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, noise multiplier "
         f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}; {words.trials(result)}"
         + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")
     )

@@ -409,7 +409,7 @@ def meaning(result: AuditResult) -> list[str]:
     belief, advantage, best = result.belief, result.advantage, result.strongest
     lines = [
         "Imagine someone who knows all of the training data except whether one person's row was in it, and who starts "
-        "undecided: 50 : 50."
+        "undecided: 50\u00a0:\u00a050."
     ]
     if result.promised < math.inf:
         sure = share(up(100 * belief["guarantee"], 1))
@@ -468,12 +468,11 @@ def certainty(one: AdversaryResult) -> list[str]:
     if found is None or odds is None:
         return []
     right = special.expit(right_log_odds(odds))
-    count = right.size
+    count, instead = right.size, "with another row in the place of" if one.relation is Relation.REPLACE else "without"
     lines = [
-        f"This was played {count} times. In half of the trainings the person's row was used, in the other half "
-        f"{'another row stood in its place' if one.relation is Relation.REPLACE else 'it was not'}. Each time someone "
-        "who knew all other rows, both possibilities and every step of the training worked out how sure to be of the "
-        "truth. 50% would be knowing nothing, 100% would be certainty.",
+        f"This was played {count:,} times, half of them {instead} the person's row. "
+        "Each time someone who knew all other rows and saw every step worked out how sure to be of "
+        "the truth: 50% is knowing nothing, 100% certainty.",
         f"In the middle of all trainings they ended {share(near(100 * float(np.median(right)), 1))} sure of the truth; "
         f"in nine of ten at most {share(up(100 * float(np.quantile(right, 0.9)), 1))}; in the worst of all "
         f"{share(near(100 * float(right.max()), 1))}.",
@@ -492,13 +491,13 @@ def certainty(one: AdversaryResult) -> list[str]:
             f"{allowed})."
         )
     lines.append(
-        f"Asked to guess, they were right in {_often(found.wins)} of the trainings; random guessing is right in 50%. "
-        f"Played forever, that share would lie {_between(found.wins)}."
+        f"Asked to guess, they were right in {_often(found.wins)} of the trainings, random guessing in 50%; played "
+        f"forever, {_between(found.wins)}."
         + (
             ""
             if found.loss_wins is None
-            else " Someone who sees only how well the finished model fits that row was right in "
-            f"{_often(found.loss_wins)} ({_between(found.loss_wins)})."
+            else " Someone who sees only how well the finished model fits that row: "
+            f"{_often(found.loss_wins)}, {_between(found.loss_wins)}."
         )
     )
     if not found.promised:

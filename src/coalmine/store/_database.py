@@ -18,7 +18,7 @@ from coalmine.errors import StoreError
 
 APPLICATION_ID = 0x636F616C
 """In the file's header, so that another program's database is never taken for a store ("coal" in ASCII)."""
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Raised whenever the tables change in a way that an older Coalmine would misread."""
 BUSY_SECONDS = 60.0
 """How long to wait for another process that is writing; a write takes milliseconds."""
@@ -72,6 +72,11 @@ _LABELS = (
     "ALTER TABLE lease ADD COLUMN status TEXT NOT NULL DEFAULT ''",
 )
 """What came with version 4: what people call an audit, how it ended, and where its blocks are being played."""
+_RESULTS = """CREATE TABLE result (
+        id INTEGER PRIMARY KEY, fingerprint TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, created REAL NOT NULL,
+        name TEXT NOT NULL, tags TEXT NOT NULL, summary TEXT NOT NULL, report TEXT NOT NULL
+    ) STRICT"""
+"""What came with version 5: results without trials. A report is long and comes last, so that lists need not read it."""
 
 
 @contextlib.contextmanager
@@ -242,7 +247,7 @@ def _create(database: sqlite3.Connection, path: Path) -> None:
     with transaction(database):
         if _is_ready(database, path):
             return
-        for statement in (_MADE, *_SCHEMA, *_AUDITS, _FIRST, *_LABELS):
+        for statement in (_MADE, *_SCHEMA, *_AUDITS, _FIRST, *_LABELS, _RESULTS):
             database.execute(statement)
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -264,8 +269,10 @@ def _extend(database: sqlite3.Connection) -> None:
             database.create_function("first_trial", 2, _first_trial, deterministic=True)
             database.execute("UPDATE block SET first = first_trial(payload, trials)")
             database.execute(_FIRST)
-        for statement in _LABELS:
-            database.execute(statement)
+        if version < 4:
+            for statement in _LABELS:
+                database.execute(statement)
+        database.execute(_RESULTS)
         database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from coalmine.store.sqlite import Store
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AuditEntry:
     """An audit in a list: when, what people call it, its runs with the trials wanted of each, and how it ended."""
+
+    kind: ClassVar[str] = "audit"
 
     fingerprint: str
     created: float
@@ -86,7 +88,7 @@ def audits(store: Store) -> tuple[AuditEntry, ...]:
                 created=row["created"],
                 used=row["used"],
                 name=row["name"] or "",
-                tags=_texts(row["tags"]),
+                tags=texts(row["tags"]),
                 members=members.get(row["id"], {}),
                 conclusion=_database.table(row["summary"]) if row["summary"] else None,
             )
@@ -94,7 +96,7 @@ def audits(store: Store) -> tuple[AuditEntry, ...]:
         )
 
 
-def _texts(text: str | None) -> tuple[str, ...]:
+def texts(text: str | None) -> tuple[str, ...]:
     """A JSON list of texts; empty for anything else."""
     found = json.loads(text) if text else []
     return tuple(str(one) for one in found) if isinstance(found, list) else ()

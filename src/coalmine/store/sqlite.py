@@ -19,7 +19,7 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError, StoreError
-from coalmine.store import _audits, _blob, _database
+from coalmine.store import _audits, _blob, _database, _results
 from coalmine.store._database import SCHEMA_VERSION
 from coalmine.store._leases import Owner, held_by_others, is_held, leases
 from coalmine.store.records import BlockResult, Failure, Run, Trials, description_text
@@ -364,7 +364,7 @@ class Store:
             last = rows[-1]["first"], rows[-1]["block"]
 
     def verify(self) -> tuple[str, ...]:
-        """All that is wrong with the file: SQLite's own check, then every block's checksum. Empty if all is well."""
+        """All that is wrong with the file: SQLite's own check, blocks and results. Empty if all is well."""
         with self._reading() as database:
             problems = [row[0] for row in database.execute("PRAGMA integrity_check") if row[0] != "ok"]
             for row in database.execute(f"SELECT fingerprint, {_PAYLOAD} FROM block LEFT JOIN run ON run.id = run"):
@@ -372,7 +372,7 @@ class Store:
                     self._check(row["fingerprint"], row)
                 except StoreError as error:
                     problems.append(str(error))
-        return tuple(problems)
+            return (*problems, *_results.damaged(database))
 
     # ---- leases ------------------------------------------------------------------------------------------------
 

@@ -73,6 +73,8 @@ def create_app(
         Route("/audits/{audit}/events", functools.partial(_events, pages, poll, ending or threading.Event())),
         Route("/audits/{audit}/attacks/{index:int}", functools.partial(_attack, pages)),
         Route("/runs/{run}", functools.partial(_trials, pages)),
+        Route("/results/{result}", functools.partial(_result, pages)),
+        Route("/results/{result}/canaries", functools.partial(_canaries, pages)),
         Route("/compare", functools.partial(_compare, pages)),
         Route("/static/{name}", _static),
     ]
@@ -129,9 +131,21 @@ def _attack(pages: Pages, request: Request) -> Response:
 
 
 def _trials(pages: Pages, request: Request) -> Response:
+    return HTMLResponse(pages.trials(request.path_params["run"], page=_page(request)))
+
+
+def _result(pages: Pages, request: Request) -> Response:
+    return HTMLResponse(pages.result(request.path_params["result"]))
+
+
+def _canaries(pages: Pages, request: Request) -> Response:
+    return HTMLResponse(pages.canaries(request.path_params["result"], page=_page(request)))
+
+
+def _page(request: Request) -> int:
+    """Which page of many is asked for."""
     number = request.query_params.get("page", "1")
-    page = int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 1
-    return HTMLResponse(pages.trials(request.path_params["run"], page=max(1, page)))
+    return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) < 9 else 1
 
 
 def _compare(pages: Pages, request: Request) -> Response:

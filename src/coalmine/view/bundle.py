@@ -10,7 +10,7 @@ from coalmine.errors import InvalidInputError, StoreError
 from coalmine.report import write_text
 from coalmine.store import Store
 from coalmine.view.app import STATIC, static_file
-from coalmine.view.catalogue import AuditRow, Query
+from coalmine.view.catalogue import Query, Row
 from coalmine.view.links import FileLinks, is_fingerprint
 from coalmine.view.pages import Pages
 
@@ -26,7 +26,8 @@ def write_bundle(
     Args:
         store: an open store; it is only read.
         folder: is made if it is not there; a folder with other files in it is refused.
-        audits: the beginnings of the fingerprints, or the names, of the audits to show; all of them if none is named.
+        audits: the beginnings of the fingerprints, or the names, of the audits and results to show; all of them if none
+            is named.
         told: is told what is being written.
 
     Returns:
@@ -44,11 +45,16 @@ def write_bundle(
     try:
         rows = _chosen(pages, audits)
         keep = {row.entry.fingerprint for row in rows}
-        compared = [row for row in rows if row.done][:MOST_COMPARED]
+        compared = [row for row in rows if row.done][:MOST_COMPARED]  # audits: a result has no trials
         pairs = list(itertools.combinations(compared, 2))
         for row in rows:
             audit = row.entry.fingerprint
-            told(f"audit {row.entry.name or audit[:12]}")
+            told(f"{row.entry.kind} {row.entry.name or audit[:12]}")
+            if row.entry.kind != "audit":
+                write(links.result(audit), pages.result(audit))
+                for number in range(1, pages.canary_pages(audit) + 1):
+                    write(links.canaries(audit, number), pages.canaries(audit, page=number))
+                continue
             mine = [
                 (links.compare(a.entry.fingerprint, b.entry.fingerprint), _title(b if a is row else a))
                 for a, b in pairs
@@ -90,8 +96,8 @@ def _prepare(folder: Path) -> None:
         )
 
 
-def _chosen(pages: Pages, audits: Sequence[str]) -> list[AuditRow]:
-    """The audits that are asked for, the last used first."""
+def _chosen(pages: Pages, audits: Sequence[str]) -> list[Row]:
+    """The audits and results that are asked for, the last used first."""
     rows = [
         row
         for row in pages.catalogue.page(Query(), size=10**9).rows
@@ -99,13 +105,15 @@ def _chosen(pages: Pages, audits: Sequence[str]) -> list[AuditRow]:
     ]
     for one in audits:
         if not any(_is(row, one) for row in rows):
-            raise StoreError(f"no audit {one!r} in this store: give a name, or the beginning of a fingerprint")
+            raise StoreError(
+                f"no audit or result {one!r} in this store: give a name, or the beginning of a fingerprint"
+            )
     return [row for row in rows if not audits or any(_is(row, one) for one in audits)]
 
 
-def _is(row: AuditRow, named: str) -> bool:
+def _is(row: Row, named: str) -> bool:
     return row.entry.name == named or (len(named) >= 4 and row.entry.fingerprint.startswith(named))
 
 
-def _title(row: AuditRow) -> str:
+def _title(row: Row) -> str:
     return row.entry.name or row.entry.fingerprint[:12]

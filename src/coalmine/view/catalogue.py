@@ -1,4 +1,4 @@
-"""The list of audits: what each is about, how far it is and how it ended; filtered, sorted and cut into pages.
+"""The list of audits and results: what each is about, how far it is, how it ended; filtered, sorted, cut into pages.
 
 What a store holds may come from anybody: whatever is not as expected is left out, and never an error.
 """
@@ -9,20 +9,22 @@ import dataclasses
 import math
 import threading
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 from urllib.parse import urlencode
 
 from coalmine import _validate
 from coalmine.auditing.stored import is_current
-from coalmine.store import Store, listing
+from coalmine.store import Store, listing, results
 from coalmine.store.listing import AuditEntry, Progress
+from coalmine.store.results import ResultEntry
 
 PAGE = 50
-"""Audits on one page."""
+"""Rows on one page."""
+KINDS = ("audit", *results.KINDS)
 OUTCOMES = ("refuted", "consistent", "inconclusive")
 STATES = ("running", "complete", "incomplete")
 SORTS = ("date", "name", "data", "claim", "proved", "ceiling", "verdict", "progress")
-_NUMBERS = ("claim", "proved", "ceiling")
+Entry: TypeAlias = AuditEntry | ResultEntry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class Query:
     """What is asked of the list."""
 
     text: str = ""
+    kind: str = ""
     outcome: str = ""
     state: str = ""
     tag: str = ""
@@ -43,6 +46,7 @@ class Query:
         number = given.get("page", "1")
         return cls(
             text=given.get("text", "").strip()[:200],
+            kind=_validate.choice("kind", given.get("kind", ""), ("", *KINDS)),
             outcome=_validate.choice("outcome", given.get("outcome", ""), ("", *OUTCOMES)),
             state=_validate.choice("state", given.get("state", ""), ("", *STATES)),
             tag=given.get("tag", "").strip()[:200],
@@ -56,6 +60,7 @@ class Query:
         one = dataclasses.replace(self, **changed)
         given = {
             "text": one.text,
+            "kind": one.kind,
             "outcome": one.outcome,
             "state": one.state,
             "tag": one.tag,
@@ -94,6 +99,18 @@ class About:
             claim=_claim(claim),
         )
 
+    @classmethod
+    def of_result(cls, summary: Mapping[str, Any]) -> Self:
+        """From the summary of a probe or of one training with canaries."""
+        claim = _part(summary, "claim")
+        return cls(
+            data=str(summary.get("subject", "")),
+            own=False,
+            attacks=(),
+            claimed=_number(claim.get("epsilon")),
+            claim=_claim(claim),
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRow:
@@ -111,10 +128,10 @@ class RunRow:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditRow:
-    """An audit in the list. ``ended`` is how it was judged when it ended, if that is still so."""
+class Row:
+    """An audit or a result in the list. ``ended`` is how it was judged when it ended, if that is still so."""
 
-    entry: AuditEntry
+    entry: Entry
     about: About
     runs: tuple[RunRow, ...]
     running: bool
@@ -135,6 +152,8 @@ class AuditRow:
         """Running, complete or incomplete."""
         if self.running:
             return "running"
+        if self.entry.kind != "audit":
+            return "complete"
         return "complete" if self.done >= self.wanted and self.runs else "incomplete"
 
     @property
@@ -145,12 +164,13 @@ class AuditRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Page:
-    """A page of the list, and how many audits the query finds on all pages."""
+    """A page of the list, and how many rows the query finds on all pages and there are in all."""
 
     query: Query
-    rows: tuple[AuditRow, ...]
+    rows: tuple[Row, ...]
     found: int
-    audits: int
+    every: int
+    kinds: tuple[str, ...]
     tags: tuple[str, ...]
 
     @property
@@ -160,18 +180,18 @@ class Page:
 
 
 class Catalogue:
-    """The audits of a store. What never changes is read once, the rest again when the store has changed."""
+    """The audits and results of a store. What never changes is read once, the rest again when the store has changed."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lock = threading.Lock()
         self._version: int | None = None
-        self._entries: tuple[AuditEntry, ...] = ()
+        self._entries: tuple[Entry, ...] = ()
         self._progress: dict[str, Progress] | None = None
         self._about: dict[str, About] = {}
 
     def page(self, query: Query, *, size: int = PAGE) -> Page:
-        """The audits that a query asks for, and of those one page."""
+        """The rows that a query asks for, and of those one page."""
         with self._lock:
             self._refresh()
             running = {one.run for one in listing.workers(self._store)}
@@ -187,19 +207,27 @@ class Catalogue:
                 names = [run for entry in part for run in entry.members]
                 found, chosen = len(kept), self._rows(part, running, listing.progress(self._store, names))
             tags = tuple(sorted({tag for entry in self._entries for tag in entry.tags}))
-            return Page(query=query, rows=tuple(chosen), found=found, audits=len(self._entries), tags=tags)
+            kinds = {entry.kind for entry in self._entries}
+            return Page(
+                query=query,
+                rows=tuple(chosen),
+                found=found,
+                every=len(self._entries),
+                kinds=tuple(one for one in KINDS if one in kinds),
+                tags=tags,
+            )
 
-    def row(self, audit: str) -> AuditRow | None:
+    def row(self, audit: str) -> Row | None:
         """One audit as it is in the list; None if there is none of that fingerprint."""
         with self._lock:
             self._refresh()
-            entry = next((one for one in self._entries if one.fingerprint == audit), None)
+            entry = next((one for one in self._entries if one.fingerprint == audit and one.kind == "audit"), None)
             if entry is None:
                 return None
             running = {one.run for one in listing.workers(self._store, entry.members)}
             return self._rows([entry], running, listing.progress(self._store, entry.members))[0]
 
-    def audits_of(self, run: str) -> list[AuditEntry]:
+    def audits_of(self, run: str) -> list[Entry]:
         """The audits that a run belongs to, the last used first, three at most."""
         with self._lock:
             self._refresh()
@@ -210,8 +238,10 @@ class Catalogue:
         version = listing.changes(self._store)
         if version == self._version:
             return
-        self._entries, self._progress = listing.audits(self._store), None
-        new = [entry.fingerprint for entry in self._entries if entry.fingerprint not in self._about]
+        audits, others = listing.audits(self._store), results.every(self._store)
+        self._entries, self._progress = (*audits, *others), None
+        self._about |= {entry.fingerprint: About.of_result(entry.summary) for entry in others}
+        new = [entry.fingerprint for entry in audits if entry.fingerprint not in self._about]
         for name, description in listing.descriptions(self._store, new).items():
             self._about[name] = About.of(description)
         self._version = version
@@ -223,25 +253,29 @@ class Catalogue:
             self._progress = listing.progress(self._store, names)
         return self._progress
 
-    def _fits(self, entry: AuditEntry, query: Query) -> bool:
-        """Whether an audit is asked for, but for its state."""
+    def _fits(self, entry: Entry, query: Query) -> bool:
+        """Whether an audit or result is asked for, but for its state."""
         about = self._about[entry.fingerprint]
         if query.tag and query.tag not in entry.tags:
+            return False
+        if query.kind and query.kind != entry.kind:
             return False
         if query.outcome and (entry.conclusion or {}).get("outcome") != query.outcome:
             return False
         words = (
             entry.name,
+            entry.kind,
             entry.fingerprint,
             about.data,
             about.claim,
             *entry.tags,
             *(label for _, label in about.attacks),
+            *faults_of(entry),
         )
         every = "\n".join(words).casefold()
         return all(word in every for word in query.text.casefold().split())
 
-    def _rows(self, entries: list[AuditEntry], running: set[str], progress: Mapping[str, Progress]) -> list[AuditRow]:
+    def _rows(self, entries: list[Entry], running: set[str], progress: Mapping[str, Progress]) -> list[Row]:
         """Audits with their runs."""
         rows = []
         for entry in entries:
@@ -251,11 +285,12 @@ class Catalogue:
                 RunRow(fingerprint=run, label=labels.get(run, run[:12]), wanted=wanted, progress=progress[run])
                 for run, wanted in entry.members.items()
             )
-            current = entry.conclusion is not None and is_current(
-                entry.conclusion, {run.fingerprint: run.done for run in runs}
+            current = entry.kind != "audit" or (
+                entry.conclusion is not None
+                and is_current(entry.conclusion, {run.fingerprint: run.done for run in runs})
             )
             rows.append(
-                AuditRow(
+                Row(
                     entry=entry,
                     about=about,
                     runs=runs,
@@ -266,10 +301,10 @@ class Catalogue:
         return rows
 
 
-def _sorted_entries(entries: list[AuditEntry], query: Query, about: Mapping[str, About]) -> list[AuditEntry]:
+def _sorted_entries(entries: list[Entry], query: Query, about: Mapping[str, About]) -> list[Entry]:
     """Sorted by what needs no trials; audits that lack the value come last."""
 
-    def key(entry: AuditEntry) -> Any:
+    def key(entry: Entry) -> Any:
         ended = entry.conclusion or {}
         return {
             "date": entry.used,
@@ -284,7 +319,7 @@ def _sorted_entries(entries: list[AuditEntry], query: Query, about: Mapping[str,
     return _last_without(entries, key, descending=query.descending)
 
 
-def _sorted(rows: list[AuditRow], query: Query) -> list[AuditRow]:
+def _sorted(rows: list[Row], query: Query) -> list[Row]:
     """The same where how far each is matters."""
     if query.sort == "progress":
         return _last_without(
@@ -321,10 +356,16 @@ def label_of(attack: dict[str, Any]) -> str:
 
 
 def _claim(claim: dict[str, Any]) -> str:
-    """What is claimed, where that is a mechanism."""
-    found = _part(claim, "mechanism")
-    if not found:
-        return ""
-    sizes = {key: _number(found.get(key)) for key in ("sample_rate", "noise_multiplier", "steps")}
-    words = {"sample_rate": "q", "noise_multiplier": "σ", "steps": "T"}
-    return "DP-SGD " + ", ".join(f"{words[key]} = {size:g}" for key, size in sizes.items() if size is not None)
+    """What is claimed, where that is a mechanism or one step of it."""
+    step = claim.get("kind") == "step"
+    found = claim if step else _part(claim, "mechanism")
+    words = {"sample_rate": "q", "noise_multiplier": "σ", "steps": "T"} | ({"clip_norm": "C"} if step else {})
+    sizes = [(sign, _number(found.get(key))) for key, sign in words.items()]
+    said = ", ".join(f"{sign} = {size:g}" for sign, size in sizes if size is not None)
+    return f"{'' if step else 'DP-SGD '}{said}" if said else ""
+
+
+def faults_of(entry: Entry) -> list[str]:
+    """What a probe found."""
+    found = (entry.conclusion or {}).get("faults")
+    return [str(one) for one in found] if isinstance(found, list) else []

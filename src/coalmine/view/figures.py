@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,6 +26,8 @@ _BROAD = 560
 """The width of a figure whose legend holds names."""
 _LOWEST = 1e-4
 """Where logarithmic axes begin at the least."""
+_PERMITTED = "#c77f00"
+_GRID = np.unique(np.concatenate([np.geomspace(_LOWEST / 10.0, 1.0, 160), np.linspace(0.0, 1.0, 101)]))
 _COLORS = (PROVED, "#c44601", "#2a7f62", "#7b3294", "#8c6d31", "#b3006b", "#4d4d4d", "#5e8fc7")
 
 
@@ -116,32 +119,66 @@ def beliefs(one: AdversaryResult) -> dict[str, Any] | None:
 def curves(
     attacks: Sequence[tuple[str, AuditResult, AdversaryResult]], *, log: bool = False, width: int = NARROW
 ) -> Figure:
-    """Trade-off curves of attacks over each other, each with the lowest error rates that its promise permits.
+    """Trade-off curves of attacks over each other, each with the lowest error rates that its promise permits."""
+    lines: list[_Line] = []
+    several = len(attacks) > 1
+    for place, (name, result, one) in enumerate(attacks):
+        alarm, miss = _errors(one)
+        lines.append(_Line(f"{name}: {one.label}" if several else "this attack", alarm, miss, _COLORS[place]))
+        for kind, curve in series.promised_curves(result, one):
+            limit = f"permitted by the {kind} of {name}" if several else f"lowest error rates the {kind} permits"
+            color = _COLORS[place] if several else _PERMITTED
+            lines.append(_Line(limit, _GRID.tolist(), np.asarray(curve(_GRID)).tolist(), color, attack=False))
+    return _drawn(lines, log=log, width=width)
+
+
+def canaries(section: Mapping[str, Any]) -> dict[str, Any]:
+    """The trade-off curve of one training with canaries, on linear and on logarithmic axes."""
+    linear, points = one_run.trade_off(section), section["trade_off"]
+    alarm, miss, allowed = ([one[key] for one in points] for key in ("false_positives", "false_negatives", "allowed"))
+    lines = [
+        _Line("this attack", alarm, miss, PROVED),
+        _Line("lowest error rates the claim permits", alarm, allowed, _PERMITTED, attack=False),
+    ]
+    return shown(linear) | {
+        "caption": f"{linear.caption} {LOGARITHMIC}",
+        "specs": {"linear": spec(linear), "logarithmic": spec(_drawn(lines, log=True))},
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """A line of a trade-off figure: an attack, or what a promise permits."""
+
+    name: str
+    alarm: Sequence[float]
+    miss: Sequence[float]
+    color: str
+    attack: bool = True
+
+    def rows(self) -> list[dict[str, Any]]:
+        """As data of a figure."""
+        return [
+            {"name": self.name, "alarm": alarm, "miss": miss, "place": place}
+            for place, (alarm, miss) in enumerate(zip(self.alarm, self.miss, strict=True))
+        ]
+
+
+def _drawn(lines: Sequence[_Line], *, log: bool = False, width: int = NARROW) -> Figure:
+    """Lines of false alarms and misses, with random guessing.
 
     On logarithmic axes they are drawn as is usual for membership inference (Carlini et al. 2022, "Membership inference
     attacks from first principles"): hits, which are 1 - misses, against false alarms.
     """
-    rows: list[dict[str, Any]] = []
-    domain, colors, dashes = list[str](), list[str](), list[list[int]]()
-    several = len(attacks) > 1
-    grid = np.unique(np.concatenate([np.geomspace(_LOWEST / 10.0, 1.0, 160), np.linspace(0.0, 1.0, 101)]))
-    least = 1.0
-    for place, (name, result, one) in enumerate(attacks):
-        alarm, miss = _errors(one)
-        least = min([least, *(rate for rate in (*alarm, *(1.0 - rate for rate in miss)) if rate > 1e-12)])
-        lines = [(f"{name}: {one.label}" if several else "this attack", alarm, miss, _COLORS[place], [1, 0])]
-        for kind, curve in series.promised_curves(result, one):
-            limit = f"permitted by the {kind} of {name}" if several else f"lowest error rates the {kind} permits"
-            color = _COLORS[place] if several else "#c77f00"
-            lines.append((limit, grid.tolist(), np.asarray(curve(grid)).tolist(), color, [7, 3]))
-        for title, first, second, color, dash in lines:
-            rows += _line(title, first, second)
-            domain, colors, dashes = [*domain, title], [*colors, color], [*dashes, dash]
-    rows += _line("random guessing", grid.tolist(), (1.0 - grid).tolist())
-    domain, colors, dashes = [*domain, "random guessing"], [*colors, QUIET], [*dashes, [2, 3]]
+    attacks = [line for line in lines if line.attack]
+    reached = [rate for line in attacks for rate in (*line.alarm, *(1.0 - miss for miss in line.miss)) if rate > 1e-12]
+    every = [*lines, _Line("random guessing", _GRID.tolist(), (1.0 - _GRID).tolist(), QUIET, attack=False)]
+    rows = [row for line in every for row in line.rows()]
+    domain = [line.name for line in every]
+    dashes = [*([1, 0] if line.attack else [7, 3] for line in lines), [2, 3]]
     scale, axis, y = alt.Scale(domain=[0, 1], nice=False), alt.Axis(format="%", tickCount=5), "miss"
     if log:
-        low = max(_LOWEST, 10.0 ** math.floor(math.log10(least)))
+        low = max(_LOWEST, 10.0 ** math.floor(math.log10(min([1.0, *reached]))))
         # What no trial reached has no place here: an attack without a single false alarm among n trials is not at 0.
         rows = [row | {"hit": 1.0 - row["miss"]} for row in rows if row["alarm"] >= low and 1.0 - row["miss"] >= low]
         scale, axis, y = alt.Scale(type="log", domain=[low, 1], nice=False), alt.Axis(format="~%", tickCount=4), "hit"
@@ -154,14 +191,14 @@ def curves(
             y=alt.Y(f"{y}:Q", title=names[y], scale=scale, axis=axis),
             color=alt.Color(
                 "name:N",
-                scale=alt.Scale(domain=domain, range=colors),
+                scale=alt.Scale(domain=domain, range=[line.color for line in every]),
                 legend=alt.Legend(title=None, orient="top", columns=1, symbolType="stroke", symbolStrokeWidth=3),
             ),
             strokeDash=alt.StrokeDash("name:N", scale=alt.Scale(domain=domain, range=dashes)),
             order="place:Q",
         )
     )
-    title = f"Errors of the {'attacks' if several else 'attack'}" + (", logarithmic axes" if log else "")
+    title = f"Errors of the {'attacks' if len(attacks) > 1 else 'attack'}" + (", logarithmic axes" if log else "")
     return Figure(
         name="curves-log" if log else "curves",
         title=title,
@@ -189,13 +226,6 @@ def _errors(one: AdversaryResult) -> tuple[list[float], list[float]]:
         return alarm.tolist(), miss.tolist()
     points = one_run.section_of(one)["trade_off"]
     return [point["false_positives"] for point in points], [point["false_negatives"] for point in points]
-
-
-def _line(name: str, alarm: Sequence[float], miss: Sequence[float]) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "alarm": a, "miss": b, "place": place}
-        for place, (a, b) in enumerate(zip(alarm, miss, strict=True))
-    ]
 
 
 def so_far(audit: LiveAudit, *, width: int = WIDE) -> Figure:

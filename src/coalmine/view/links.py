@@ -30,6 +30,14 @@ class Links(Protocol):
         """The trials of a run."""
         ...
 
+    def result(self, result: str) -> str:
+        """A probe, or one training with canaries."""
+        ...
+
+    def canaries(self, result: str, page: int = 1) -> str:
+        """The canaries of one training."""
+        ...
+
     def compare(self, first: str, second: str) -> str:
         """Two audits side by side."""
         ...
@@ -60,6 +68,14 @@ class LiveLinks:
         """The trials of a run."""
         return f"/runs/{quote(run, safe='')}" + (f"?page={page}" if page > 1 else "")
 
+    def result(self, result: str) -> str:
+        """A probe, or one training with canaries."""
+        return f"/results/{quote(result, safe='')}"
+
+    def canaries(self, result: str, page: int = 1) -> str:
+        """The canaries of one training."""
+        return f"{self.result(result)}/canaries" + (f"?page={page}" if page > 1 else "")
+
     def compare(self, first: str, second: str) -> str:
         """Two audits side by side."""
         return "/compare?" + urlencode([("audit", first), ("audit", second)])
@@ -89,6 +105,14 @@ class FileLinks:
     def trials(self, run: str, page: int = 1) -> str:
         """The trials of a run."""
         return f"trials-{_short(run)}-{page}.html"
+
+    def result(self, result: str) -> str:
+        """A probe, or one training with canaries."""
+        return f"result-{_short(result)}.html"
+
+    def canaries(self, result: str, page: int = 1) -> str:
+        """The canaries of one training."""
+        return f"canaries-{_short(result)}-{page}.html"
 
     def compare(self, first: str, second: str) -> str:
         """Two audits side by side."""

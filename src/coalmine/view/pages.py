@@ -19,9 +19,8 @@ from coalmine.report import one_run as one_run_report
 from coalmine.report import tables, words
 from coalmine.report.figures import NARROW
 from coalmine.store import Store, listing
-from coalmine.store.listing import AuditEntry
-from coalmine.view import figures
-from coalmine.view.catalogue import OUTCOMES, PAGE, STATES, AuditRow, Catalogue, Query, label_of
+from coalmine.view import figures, kept
+from coalmine.view.catalogue import KINDS, OUTCOMES, PAGE, STATES, Catalogue, Entry, Query, Row, faults_of, label_of
 from coalmine.view.judged import Judged
 from coalmine.view.links import Links
 from coalmine.view.live import LiveAudit, Watched
@@ -69,12 +68,12 @@ class Pages:
         pairs: Sequence[tuple[str, str]] = (),
         only: Collection[str] | None = None,
     ) -> str:
-        """The list of audits; with ``part`` what a filter or a sort changes, with ``only`` some and all on one page."""
+        """The list; with ``part`` what a filter or a sort changes, with ``only`` some and all on one page."""
         page = self.catalogue.page(query, size=PAGE if only is None else 10**9)
         page = dataclasses.replace(page, rows=tuple(self._as_judged(row) for row in page.rows))
         if only is not None:
             rows = tuple(row for row in page.rows if row.entry.fingerprint in only)
-            page = dataclasses.replace(page, rows=rows, found=len(rows), audits=len(rows))
+            page = dataclasses.replace(page, rows=rows, found=len(rows), every=len(rows))
 
         def turn(number: int) -> str:
             return "/" + query.address(page=number)
@@ -82,7 +81,7 @@ class Pages:
         shown = {"page": page, "columns": _COLUMNS, "down_first": _DOWN_FIRST, "turn": turn, **self._cells()}
         if part:
             return self._render("list", **shown)
-        every = {"outcomes": OUTCOMES, "states": STATES, "unclaimed": self._unclaimed(), "pairs": pairs}
+        every = {"kinds": KINDS, "outcomes": OUTCOMES, "states": STATES, "unclaimed": self._unclaimed(), "pairs": pairs}
         return self._render("runs", **shown, **every)
 
     def _unclaimed(self) -> tuple[str, ...]:
@@ -93,13 +92,13 @@ class Pages:
         """One audit as it is in the list."""
         return self._render("row", row=self._row(audit), **self._cells())
 
-    def _row(self, audit: str) -> AuditRow:
+    def _row(self, audit: str) -> Row:
         found = self.catalogue.row(audit)
         if found is None:
             raise StoreError(f"no audit {audit[:12]!r} in this store")
         return self._as_judged(found)
 
-    def _as_judged(self, row: AuditRow) -> AuditRow:
+    def _as_judged(self, row: Row) -> Row:
         """The row with how it ended, if that was found out here: this page cannot write it into the store."""
         if row.ended is not None:
             return row
@@ -109,26 +108,31 @@ class Pages:
     def _cells(self) -> dict[str, Any]:
         """What the cells of a row say, each number rounded to the safe side."""
 
-        def claim(row: AuditRow) -> str:
+        def claim(row: Row) -> str:
             value = row.about.claimed if row.about.claimed is not None else _float((row.ended or {}).get("claim"))
             if value is None:
-                return row.about.claim or "none"
+                return row.about.claim.replace(" = ", "\u00a0=\u00a0") or "none"
             return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}")
 
-        def proved(row: AuditRow) -> str:
+        def proved(row: Row) -> str:
+            if row.entry.kind == "probe":
+                return ", ".join(faults_of(row.entry)) or "no fault found"
+            if row.entry.kind != "audit":
+                value = _float((row.ended or {}).get("epsilon"))
+                return "–" if value is None else _proved(value)
             parts = (row.ended or {}).get("proved")
             if not isinstance(parts, dict):
                 return "–"
             names = {"on_data": "your data", "worst_case": "worst case"}
             known = [(name, _float(parts.get(key))) for key, name in names.items()]
-            texts = [(name, _tight(f"ε ≥ {words.down(value)}")) for name, value in known if value is not None]
+            texts = [(name, _proved(value)) for name, value in known if value is not None]
             return texts[0][1] if len(texts) == 1 else ", ".join(f"{text} ({name})" for name, text in texts) or "–"
 
-        def ceiling(row: AuditRow) -> str:
+        def ceiling(row: Row) -> str:
             value = _float((row.ended or {}).get("ceiling"))
             return "–" if value is None else words.down(value)
 
-        return {"claim": claim, "proved": proved, "ceiling": ceiling}
+        return {"claim": claim, "proved": proved, "ceiling": ceiling, "size": kept.size}
 
     # ---- one audit ---------------------------------------------------------------------------------------------
 
@@ -194,7 +198,7 @@ class Pages:
             "trials_link": self._links.trials(one.run),
             "sees": one.view.value.replace("_", " "),
             "trials": words.played(one),
-            "proved": words.epsilon(one.bound) if one.bound.epsilon > 0.0 else "nothing proved",
+            "proved": _bound(one),
             "ceiling": _ceiling(one),
             "assumed": words.epsilon(one.assumed) if one.assumed else "–",
             "failed": f"{one.failed[0]:,}, {one.failed[1]:,}",
@@ -278,6 +282,40 @@ class Pages:
         every = max(1, math.ceil(trials / TRIALS))
         return every if self._links.live else min(every, MOST_PAGES)
 
+    # ---- results without trials --------------------------------------------------------------------------------
+
+    def result(self, result: str) -> str:
+        """A probe with its findings, or one training with its canaries, as it was kept."""
+        found = kept.read(self._store, result)
+        context = kept.probe(found) if found.kind == "probe" else kept.one_run(found)
+        return self._render(
+            "probe" if found.kind == "probe" else "one_run",
+            entry=found,
+            all_canaries=self._links.canaries(found.fingerprint),
+            **context,
+        )
+
+    def canaries(self, result: str, *, page: int = 1) -> str:
+        """The canaries of one training, a page of them, the highest score first."""
+        found = kept.read(self._store, result)
+        every = kept.canaries(found)
+        return self._render(
+            "canaries",
+            entry=found,
+            title=kept.called(found),
+            rows=every[(page - 1) * TRIALS : page * TRIALS],
+            total=len(every),
+            page=page,
+            pages=self._pages(len(every)),
+            size=TRIALS,
+            turn=lambda number: self._links.canaries(found.fingerprint, number),
+        )
+
+    def canary_pages(self, result: str) -> int:
+        """How many pages the canaries of one training take; none for a probe."""
+        found = kept.read(self._store, result)
+        return self._pages(len(kept.canaries(found))) if found.kind != "probe" else 0
+
     # ---- two audits --------------------------------------------------------------------------------------------
 
     def compare(self, first: str, second: str) -> str:
@@ -334,16 +372,16 @@ class Pages:
 _NOTHING: Mapping[str, Any] = {"judging": None, "problem": None, "result": None}
 
 
-def _name(row: AuditRow) -> str:
+def _name(row: Row) -> str:
     return _called(row.entry)
 
 
-def _called(entry: AuditEntry) -> str:
+def _called(entry: Entry) -> str:
     """What an audit is called: its name, or the beginning of its fingerprint."""
     return entry.name or f"Audit {entry.fingerprint[:12]}"
 
 
-def _names(first: AuditRow, second: AuditRow) -> tuple[str, str]:
+def _names(first: Row, second: Row) -> tuple[str, str]:
     """Two names that can be told apart."""
     names = _name(first), _name(second)
     if names[0] != names[1]:
@@ -358,6 +396,15 @@ def _so_far(now: LiveAudit) -> dict[str, Any]:
 def _tight(text: str) -> str:
     """Keep a short statement on one line."""
     return text.replace(" ", "\u00a0")
+
+
+def _bound(one: AdversaryResult) -> str:
+    return words.epsilon(one.bound) if one.bound.epsilon > 0.0 else "nothing proved"
+
+
+def _proved(epsilon: float) -> str:
+    """A lower bound; at zero it says nothing."""
+    return _tight(f"ε ≥ {words.down(epsilon)}") if epsilon > 0.0 else "nothing"
 
 
 def _ceiling(one: AdversaryResult) -> str:
@@ -457,6 +504,6 @@ def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:
         cells = []
         for result in results:
             found = next((one for one in result.adversaries if one.label == label), None)
-            cells.append("–" if found is None else f"{words.epsilon(found.bound)}, ceiling {_ceiling(found)}")
+            cells.append("–" if found is None else f"{_bound(found)}, ceiling {_ceiling(found)}")
         rows.append((f"Attack {label}", *cells))
     return rows

@@ -11,6 +11,7 @@ import jinja2
 from markupsafe import Markup
 
 from coalmine.report import words
+from coalmine.report.html import tight
 
 _FOLDER = resources.files("coalmine.view") / "templates"
 
@@ -24,7 +25,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(day=day, moment=moment, duration=duration, down=words.down)
+    environment.filters.update(day=day, moment=moment, duration=duration, down=words.down, tight=tight)
     return environment
 
 

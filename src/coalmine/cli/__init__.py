@@ -27,6 +27,7 @@ from coalmine.cli import (
     adversaries,
     audit,
     bound,
+    bundle,
     calibrate,
     choose,
     counterexample,
@@ -37,6 +38,7 @@ from coalmine.cli import (
     report,
     runs,
     study,
+    verify,
     view,
 )
 from coalmine.cli._output import any_encoding, as_option_names, printable, working
@@ -78,6 +80,8 @@ def _root(
 app.command("audit", short_help="Play the privacy game against a training, and judge it.")(audit.audit)
 app.command("adversaries", short_help="List the adversaries and what they may see and do.")(adversaries.adversaries)
 app.command("report", short_help="Write the report of a stored audit as one HTML page.")(report.report)
+app.command("bundle", short_help="Write an audit as one file that others can check.")(bundle.bundle)
+app.command("verify", short_help="Check such a file: bounds again, a sample trained again.")(verify.verify)
 app.add_typer(runs.runs, name="runs")
 app.add_typer(study.study, name="study")
 app.add_typer(view.view, name="view", short_help="Look at a store in a browser.")

@@ -57,7 +57,7 @@ def units_of(contents: Contents) -> list[Unit]:
     """Every training of an audit, controls included."""
     found: dict[str, list[Unit]] = {}
     for one in members_of(contents.record):
-        canaries = one.wanted // one.attack.runs if one.attack.runs else 1
+        canaries = max(1, one.wanted // one.attack.runs) if one.attack.runs else 1
         label = one.attack.label if one.attack.control == 1.0 else f"control {one.attack.label}"
         count = contents.runs[one.run].world.size // canaries
         found.setdefault(one.run, [Unit(run=one.run, label=label, index=at, canaries=canaries) for at in range(count)])
@@ -72,7 +72,7 @@ def drawn(units: Sequence[Unit], *, sample: int, seed: int) -> list[Unit]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Again:
-    """How many trainings came back ``exactly``, ``nearly`` and not at all (``lost``); what differs; what was not tried."""
+    """How many trainings came back ``exactly``, ``nearly`` or not (``lost``); what differs; what was not tried."""
 
     exactly: int = 0
     nearly: int = 0
@@ -171,7 +171,7 @@ def _held(unit: Unit, played: Played, result: BlockResult, *, alike: bool) -> Ag
             at = int(off[0])
             who = f"{unit}" if unit.canaries == 1 else f"{unit}, canary {place.start + at}"
             more = f" ({off.size} of its {said.size} numbers differ)" if said.size > 1 else ""
-            wrong.append(f"{who}: {name} {said[at]!r} in the bundle, {found[at]!r} trained again{more}")
+            wrong.append(f"{who}: {name} {float(said[at])!r} in the bundle, {float(found[at])!r} trained again{more}")
     if wrong:
         return Again(lost=1, differences=tuple(wrong))
     return Again(exactly=1) if bits else Again(nearly=1)

@@ -36,6 +36,8 @@ FAILED = "why is no part of a bundle"
 """The reason of every failed training here: what a user's code says may quote the data."""
 _DRAWN_BY = ("altair", "vl-convert-python", "jinja2")
 """Packages that shape the bytes of a report."""
+_LONGEST = 300
+"""Characters of what is wrong with a bundle."""
 _FINGERPRINT = re.compile("[0-9a-f]{64}")
 _MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 """What the judge and the report may raise for values that no audit has."""
@@ -135,10 +137,10 @@ class Contents:
                 raise refuse(f"{archive.AUDIT} names other runs than its audit has", where)
             if {archive.table_name(run) for run in wanted} != {one for one in files if one.startswith("trials/")}:
                 raise refuse("there are trials of other runs than the audit has", where)
-            runs = {
-                run: _played(about, files[archive.table_name(run)], wanted=wanted[run])
-                for run, about in tree["runs"].items()
-            }
+        runs = {}
+        for run, about in tree["runs"].items():
+            with explained(f"{archive.table_name(run)} cannot be read"):
+                runs[run] = _played(about, files[archive.table_name(run)], wanted=wanted[run])
         return cls(record=record, created=created, name=name, runs=runs, made=tree["made"])
 
 
@@ -148,6 +150,8 @@ def wanted_of(record: AuditRecord) -> dict[str, int]:
     for one in members_of(record):
         if not _FINGERPRINT.fullmatch(one.run):
             raise refuse(f"{_validate.shown(one.run)} is not the fingerprint of a run")
+        _validate.integer("copies", one.attack.copies, at_least=1)
+        _validate.integer("runs", one.attack.runs, at_least=0)
         found[one.run] = max(_validate.integer("trials", one.wanted, at_least=2), found.get(one.run, 0))
     return found
 
@@ -173,9 +177,9 @@ def _entry(store: Store, audit: str) -> AuditEntry:
     _validate.instance("audit", audit, str)
     every = audits(store)
     found = [one for one in every if one.name == audit or (len(audit) >= 4 and one.fingerprint.startswith(audit))]
-    if not found and every:
-        run = store.run(audit).fingerprint  # says what is wrong where there is no such run, or several
-        found = [one for one in every if run in one.members][:1]
+    runs = {run for one in every for run in one.members if len(audit) >= 4 and run.startswith(audit)}
+    if not found and len(runs) == 1:
+        found = [one for one in every if runs & set(one.members)][:1]
     if len(found) != 1:
         what = f"{len(found)} audits are" if found else "no audit is"
         raise StoreError(
@@ -299,4 +303,5 @@ def explained(words: str) -> Iterator[None]:
     except CoalmineError as error:
         raise error if str(error).startswith("bundle") else refuse(f"{words}: {error}") from None
     except _MALFORMED as error:
-        raise refuse(f"{words} ({type(error).__name__}: {_validate.shown(str(error))})") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise refuse(f"{words} ({kind}{str(error)[:_LONGEST]})") from error

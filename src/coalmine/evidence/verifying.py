@@ -413,17 +413,8 @@ def _again(
         return Check(name=name, held=Held.UNCHECKED, words="no training was repeated, as asked (sample = 0)"), None
     units = again.units_of(contents)
     other = sorted({one.label for one in units if one.run not in tasks})
-    if other and contents.record.subject.own:
-        what = "is not that of this audit (another fingerprint)" if tasks else "is not part of a bundle"
-        words = (
-            f"the code {what}, so no training was repeated: name the code that was audited, --train module:function "
-            "--score module:function"
-        )
-        if tasks:
-            words += f"; {_other_code(contents, tasks)}"
-        return Check(name=name, held=Held.UNCHECKED, words=words), None
     if other:
-        words = f"no training was repeated: {why}"
+        words = f"no training was repeated: {_no_code(contents, tasks) if contents.record.subject.own else why}"
         return Check(name=name, held=Held.UNCHECKED, words=words), None
     chosen = again.drawn(units, sample=sample, seed=seed)
     with LocalEngine(workers) as engine:
@@ -447,10 +438,13 @@ def _again(
     return Check(name=name, held=Held.UNCHECKED, words=words), sampled
 
 
-def _other_code(contents: Contents, tasks: _Tasks) -> str:
-    """In what the named code differs from that of the audit."""
-    said = contents.runs[contents.record.members[0].run].identity
-    closest = min(
-        (differences(dict(said), dict(getattr(task, "identity", {})), exact=True) for task in tasks.values()), key=len
-    )
-    return "it differs in " + ", ".join(line.partition(":")[0] for line in closest[:5]) if closest else ""
+def _no_code(contents: Contents, tasks: _Tasks) -> str:
+    """Why a training of the user's own cannot be repeated."""
+    run = contents.record.members[0].run
+    if not tasks:
+        return "a bundle holds no code; name what was audited with --train module:function --score module:function"
+    if run in tasks:
+        return "name the control too, --control-train module:function"
+    said, first = dict(contents.runs[run].identity), next(iter(tasks.values()))
+    places = [line.partition(":")[0] for line in differences(said, dict(getattr(first, "identity", {})), exact=True)]
+    return f"the code that is named here is not what was audited, it differs in {', '.join(places[:5])}"

@@ -14,10 +14,10 @@ SECONDS ?= 3600
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests ray bench coverage fuzz soak format clean
+.PHONY: help audit test lint types layers tests dist test-dist test-minimal test-newest ray bench coverage fuzz soak format clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,13 @@ layers: $(VENV)/.test
 
 tests: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal
+
+dist: $(VENV)/.test ## Build the wheel and the sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+test-dist: dist ## Install what was built into an empty environment without torch, and use it as a newcomer
+	COALMINE_DIST=dist $(BIN)/pytest -q tests/packaging
 
 ray: $(VENV)/.test ## Test the Ray engine on a cluster of two nodes on this machine, some of which are killed
 	COALMINE_RAY=1 $(BIN)/pytest tests/game/test_game_ray.py

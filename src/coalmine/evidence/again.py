@@ -22,7 +22,7 @@ from coalmine.game import Engine, Task, machine
 from coalmine.game.play import TROUBLE
 from coalmine.store import BlockResult
 
-TOLERANCE = 0.01
+TOLERANCE = 1e-3
 """How far a score may be off where bits cannot come back, in interquartile ranges of the run's scores."""
 _SWITCH = "COALMINE_COMPILED"
 

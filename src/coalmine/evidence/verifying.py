@@ -422,7 +422,7 @@ def _again(
     sampled = Sampled(seed=seed, trained=found.exactly + found.nearly + found.lost, trainings=len(units))
     back = [f"{found.exactly:,} to the bit"] if found.exactly else []
     if found.nearly:
-        back.append(f"{found.nearly:,} within {again.TOLERANCE:.0%} of the scores' interquartile range")
+        back.append(f"{found.nearly:,} within {again.TOLERANCE:.1%} of the scores' interquartile range")
     drawn = f"{len(chosen):,} of {len(units):,} trainings, drawn with seed {seed}"
     if found.differences or not found.untried:
         return (

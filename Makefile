@@ -58,6 +58,23 @@ dist: $(VENV)/.test ## Build the wheel and the sdist into dist/
 test-dist: dist ## Install what was built into an empty environment without torch, and use it as a newcomer
 	COALMINE_DIST=dist $(BIN)/pytest -q tests/packaging
 
+# What meets every dependency, in a few minutes: mathematics, store, own functions, audits, evidence, pages, commands.
+SOME_TESTS := $(wildcard tests/test_[bcrsv]*.py) tests/test_without_torch.py tests/store tests/evidence tests/audit/test_audit_whole.py \
+  tests/view/test_view_pages.py tests/cli/test_account.py tests/cli/test_tables.py
+# Warnings of other versions are not ours to mend.
+SOME := -m pytest -q -p no:cacheprovider -W ignore::DeprecationWarning -W ignore::FutureWarning $(SOME_TESTS)
+TESTED := '.[train,fast,report,view]' httpx hypothesis mpmath pandas pytest
+
+test-minimal: ## Test the oldest versions of the dependencies (constraints-minimal.txt) in an environment of their own
+	$(PYTHON) -m venv build/minimal
+	build/minimal/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-minimal.txt torch==2.13.0 --editable $(TESTED)
+	build/minimal/bin/python $(SOME)
+
+test-newest: ## Test the newest versions of the dependencies, whatever constraints.txt says; torch stays
+	$(PYTHON) -m venv build/newest
+	build/newest/bin/python -m pip --disable-pip-version-check install --quiet --upgrade torch==2.13.0 --editable $(TESTED)
+	build/newest/bin/python $(SOME)
+
 ray: $(VENV)/.test ## Test the Ray engine on a cluster of two nodes on this machine, some of which are killed
 	COALMINE_RAY=1 $(BIN)/pytest tests/game/test_game_ray.py
 

@@ -26,7 +26,6 @@ def test_every_public_name_is_there():
         ("coalmine.store", "torch scipy dp_accounting pydantic"),
         ("coalmine.training", "dp_accounting pydantic typer rich sklearn altair opacus"),
         ("coalmine.adversaries", "dp_accounting pydantic typer rich sklearn altair opacus"),
-        ("coalmine.evidence", "torch altair opacus"),
         ("coalmine.cli", "torch dp_accounting scipy altair sklearn"),
     ],
 )

@@ -40,7 +40,7 @@ def coins_of(fingerprint: str, *, training: int, canaries: int) -> NDArray[np.bo
     """Where trials are canaries of one training: which of them are in. A stream that nothing else draws from.
 
     >>> coins_of("a run", training=0, canaries=4).tolist()
-    [False, True, True, True]
+    [False, True, True, False]
     """
     stream = seeds.generator(fingerprint, purpose="coins", trial=training)
     return np.asarray(stream.random(canaries) < 0.5)

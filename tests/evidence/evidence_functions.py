@@ -25,5 +25,9 @@ def score(model):
     return model
 
 
+def size(model):
+    return abs(model)
+
+
 bound = functools.partial(train, token="hunter2")
 worlds = coalmine.neighbours(np.full(20, 0.123456), 1.0)

@@ -112,6 +112,21 @@ def test_canaries_of_one_training_are_repeated_with_their_training(tmp_path):
     assert found.sampled.trainings == 4  # two, and as many of the control
 
 
+def test_several_scores_and_failures_come_back(tmp_path):
+    scores = {"b": own.score, "a": abs}
+    with pytest.raises(InvalidInputError):
+        coalmine.audit_function(own.train, scores, worlds=own.worlds, claim_epsilon=3.0, store=tmp_path / "x.db")
+    scores = {"b": own.score, "a": own.size}
+    result = coalmine.audit_function(
+        own.train, scores, worlds=own.worlds, claim_epsilon=3.0, trials=48, store=tmp_path / "a.db", execution=INLINE
+    )
+    path = coalmine.bundle(result, store=tmp_path / "a.db", output=tmp_path / "two.zip")
+    assert len(result.adversaries) == 2
+    assert sum(result.adversaries[0].failed) > 0
+    found = coalmine.verify(path, train=own.train, score=scores, worlds=own.worlds, sample=48)
+    assert found.outcome == "verified", found.to_json()
+
+
 # ---- forgers ---------------------------------------------------------------------------------------------------
 
 
@@ -295,11 +310,12 @@ def test_the_probability_is_that_of_drawing_without_replacement(trainings, train
 
 
 def test_the_drawing_finds_as_often_as_it_says(built_in):
-    units = again.units_of(Contents.from_files(members(built_in), where=built_in))
-    changed = set(range(0, 192, 24))  # 8 of 192
-    hits = sum(
-        any(units.index(unit) in changed for unit in again.drawn(units, sample=32, seed=seed)) for seed in range(400)
-    )
+    contents = Contents.from_files(members(built_in), where=built_in)
+    units = again.drawn(contents, sample=10**6, seed=0)
+    assert [unit.index for unit in units] == [*range(64)] * 3
+    assert len({unit.run for unit in units}) == 3
+    changed = set(units[::24])  # 8 of 192
+    hits = sum(bool(changed & set(again.drawn(contents, sample=32, seed=seed))) for seed in range(400))
     chance = Sampled(seed=0, trained=32, trainings=192).found(changed=8)
     assert abs(hits / 400 - chance) < 5.0 * math.sqrt(chance * (1.0 - chance) / 400)  # fails by chance: below 1e-6
 

@@ -53,21 +53,29 @@ class Unit:
         return f"{'trial' if self.canaries == 1 else 'training'} {self.index} of {self.label}, run {self.run[:12]}"
 
 
-def units_of(contents: Contents) -> list[Unit]:
-    """Every training of an audit, controls included."""
-    found: dict[str, list[Unit]] = {}
+def trainings(contents: Contents) -> dict[str, tuple[Unit, int]]:
+    """For each run of an audit, controls included, its first training and how many it has."""
+    found = {}
     for one in members_of(contents.record):
         canaries = max(1, one.wanted // one.attack.runs) if one.attack.runs else 1
         label = one.attack.label if one.attack.control == 1.0 else f"control {one.attack.label}"
-        count = contents.runs[one.run].world.size // canaries
-        found.setdefault(one.run, [Unit(run=one.run, label=label, index=at, canaries=canaries) for at in range(count)])
-    return [unit for some in found.values() for unit in some]
+        first = Unit(run=one.run, label=label, index=0, canaries=canaries)
+        found.setdefault(one.run, (first, contents.runs[one.run].world.size // canaries))
+    return found
 
 
-def drawn(units: Sequence[Unit], *, sample: int, seed: int) -> list[Unit]:
-    """A sample without replacement, in the order of the units."""
-    chosen = np.random.default_rng(seed).choice(len(units), size=min(sample, len(units)), replace=False)
-    return [units[at] for at in sorted(chosen.tolist())]
+def drawn(contents: Contents, *, sample: int, seed: int) -> list[Unit]:
+    """A sample of all trainings without replacement, in their order; all of them where there are no more."""
+    known = list(trainings(contents).values())
+    ends = np.cumsum([count for _, count in known])
+    total = int(ends[-1])
+    chosen = np.sort(np.random.default_rng(seed).choice(total, size=min(sample, total), replace=False))
+    found = []
+    for at in chosen.tolist():
+        run = int(np.searchsorted(ends, at, side="right"))
+        first, count = known[run]
+        found.append(dataclasses.replace(first, index=at - (int(ends[run]) - count)))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,6 @@ def verify(
     data_dir: str | None = None,
     workers: int = 1,
     page: str | os.PathLike[str] | None = None,
-    told: Callable[[str], None] = lambda words: None,
 ) -> Verification:
     """Check a bundle: its sums, its runs, every bound and the verdict from the scores, and a sample of trainings.
 
@@ -96,7 +95,6 @@ def verify(
         data_dir: the folder of data files.
         workers: processes that train at once.
         page: where to write the report as it is made here, from the scores.
-        told: is told what is being done.
 
     Returns:
         Every check in words, and one outcome.
@@ -122,12 +120,10 @@ def verify(
         data_dir=data_dir,
     )
     where = Path(bundle)
-    told("reading the bundle")
     files, manifest = archive.unpack(bundle)
     contents = Contents.from_files(files, where=where)
     said = archive.read_json(files[archive.RESULT], archive.RESULT, where)
     _check_code(code, contents.record)
-    told("computing every bound again")
     with explained("what it says cannot be judged"):
         result = contents.result()
     checks = [
@@ -141,9 +137,7 @@ def verify(
     if page is not None:
         with explained("no report can be made of it"):
             report.write_html(result, page)
-    told("crafting the attacks again" if not contents.record.subject.own else "loading the training")
     question, tasks = _question(contents, code)
-    told("training a sample again")
     repeated, sampled = _again(
         contents, tasks, sample=number, seed=drawing, workers=count, alike=batched is None, why=question.words
     )
@@ -411,19 +405,19 @@ def _again(
     name = "trained again"
     if sample == 0:
         return Check(name=name, held=Held.UNCHECKED, words="no training was repeated, as asked (sample = 0)"), None
-    units = again.units_of(contents)
-    other = sorted({one.label for one in units if one.run not in tasks})
-    if other:
+    known = again.trainings(contents)
+    total = sum(count for _, count in known.values())
+    if set(known) - set(tasks):
         words = f"no training was repeated: {_no_code(contents, tasks) if contents.record.subject.own else why}"
         return Check(name=name, held=Held.UNCHECKED, words=words), None
-    chosen = again.drawn(units, sample=sample, seed=seed)
+    chosen = again.drawn(contents, sample=sample, seed=seed)
     with LocalEngine(workers) as engine:
         found = again.compare(chosen, contents, tasks, engine=engine, alike=alike)
-    sampled = Sampled(seed=seed, trained=found.exactly + found.nearly + found.lost, trainings=len(units))
+    sampled = Sampled(seed=seed, trained=found.exactly + found.nearly + found.lost, trainings=total)
     back = [f"{found.exactly:,} to the bit"] if found.exactly else []
     if found.nearly:
         back.append(f"{found.nearly:,} within {again.TOLERANCE:.1%} of the scores' interquartile range")
-    drawn = f"{len(chosen):,} of {len(units):,} trainings, drawn with seed {seed}"
+    drawn = f"{len(chosen):,} of {total:,} trainings, drawn with seed {seed}"
     if found.differences or not found.untried:
         return (
             _ended(

@@ -7,22 +7,13 @@ import zipfile
 
 import evidence_functions as own
 import pytest
+from evidence_bundles import INLINE, SETTINGS, members
 
 import coalmine
 from coalmine import report
 from coalmine.auditing import config
-from coalmine.auditing.config import Execution
 from coalmine.evidence import archive
 from coalmine.evidence.contents import Contents
-
-INLINE = Execution(engine="inline", workers=1)
-SETTINGS = {
-    "data": {"name": "synthetic", "rows": 60},
-    "model": {"kind": "logistic"},
-    "training": {"steps": 4, "sample_rate": 0.5, "noise_multiplier": 1.0},
-    "audit": {"trials": 64},
-    "adversary": [{"name": "clipbkd", "copies": 2}, {"name": "malicious-dataset"}],
-}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -72,12 +63,6 @@ def own_bundle(own_store, tmp_path_factory):
     """The bundle of that audit."""
     store, result = own_store
     return coalmine.bundle(result, store=store, output=tmp_path_factory.mktemp("bundle") / "own.zip")
-
-
-def members(path):
-    """Every member of a bundle but its manifest."""
-    with zipfile.ZipFile(path) as bundle:
-        return {name: bundle.read(name) for name in bundle.namelist() if name != archive.MANIFEST}
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import evidence_functions as own
 import pytest
-from conftest import INLINE, SETTINGS, members
+from evidence_bundles import INLINE, SETTINGS, members
 
 import coalmine
 from coalmine.auditing import config

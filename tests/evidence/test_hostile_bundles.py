@@ -7,7 +7,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from conftest import members
+from evidence_bundles import members
 
 import coalmine
 from coalmine.cli import main

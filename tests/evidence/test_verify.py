@@ -6,7 +6,7 @@ import math
 import evidence_functions as own
 import numpy as np
 import pytest
-from conftest import INLINE, SETTINGS, members
+from evidence_bundles import INLINE, SETTINGS, members
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from scipy import stats

@@ -14,10 +14,10 @@ SECONDS ?= 3600
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests ray bench coverage fuzz soak format clean
+.PHONY: help audit test lint types layers tests dist test-dist test-minimal test-newest ray bench coverage fuzz soak format clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +50,30 @@ layers: $(VENV)/.test
 
 tests: $(VENV)/.test
 	$(BIN)/pytest -n 2 --dist worksteal
+
+dist: $(VENV)/.test ## Build the wheel and the sdist into dist/
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+
+test-dist: dist ## Install what was built into an empty environment without torch, and use it as a newcomer
+	COALMINE_DIST=dist $(BIN)/pytest -q tests/packaging
+
+# What meets every dependency, in a few minutes: mathematics, store, own functions, audits, evidence, pages, commands.
+SOME_TESTS := $(wildcard tests/test_[bcrsv]*.py) tests/test_without_torch.py tests/store tests/evidence tests/audit/test_audit_whole.py \
+  tests/view/test_view_pages.py tests/cli/test_account.py tests/cli/test_tables.py
+# Warnings of other versions are not ours to mend.
+SOME := -m pytest -q -p no:cacheprovider -W ignore::DeprecationWarning -W ignore::FutureWarning $(SOME_TESTS)
+TESTED := '.[train,fast,report,view]' httpx hypothesis mpmath pandas pytest
+
+test-minimal: ## Test the oldest versions of the dependencies (constraints-minimal.txt) in an environment of their own
+	$(PYTHON) -m venv build/minimal
+	build/minimal/bin/python -m pip --disable-pip-version-check install --quiet -c constraints-minimal.txt torch==2.13.0 --editable $(TESTED)
+	build/minimal/bin/python $(SOME)
+
+test-newest: ## Test the newest versions of the dependencies, whatever constraints.txt says; torch stays
+	$(PYTHON) -m venv build/newest
+	build/newest/bin/python -m pip --disable-pip-version-check install --quiet --upgrade torch==2.13.0 --editable $(TESTED)
+	build/newest/bin/python $(SOME)
 
 ray: $(VENV)/.test ## Test the Ray engine on a cluster of two nodes on this machine, some of which are killed
 	COALMINE_RAY=1 $(BIN)/pytest tests/game/test_game_ray.py

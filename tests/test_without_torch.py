@@ -66,7 +66,7 @@ def test_the_rooms_without_training_load(run):
     run(
         "import coalmine, coalmine.accounting, coalmine.bounds, coalmine.identifiability, coalmine.store\n"
         "import coalmine.theory, coalmine.integrations, coalmine.auditing.stored, coalmine.report, coalmine.cli\n"
-        "import coalmine.game, coalmine.game.engines, coalmine.view.server, coalmine.view.bundle\n"
+        "import coalmine.game, coalmine.game.engines, coalmine.view.server, coalmine.view.bundle, coalmine.evidence\n"
         "assert coalmine.audit_function and coalmine.neighbours and coalmine.Worlds"
     )
 

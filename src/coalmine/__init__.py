@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         WorkersDiedError,
     )
+    from coalmine.evidence import Verification, bundle, verify
     from coalmine.integrations import Worlds, audit_function, neighbours
     from coalmine.probing.accountant import check_accountant
     from coalmine.probing.findings import Finding, Measurement, ProbeReport
@@ -75,17 +76,20 @@ __all__ = [
     "StoreError",
     "UnsupportedError",
     "Verdict",
+    "Verification",
     "WorkersDiedError",
     "Worlds",
     "__version__",
     "audit",
     "audit_function",
+    "bundle",
     "check_accountant",
     "neighbours",
     "one_run",
     "probe",
     "probe_sampler",
     "stored_result",
+    "verify",
     "watch",
 ]
 __version__ = "0.1.0"
@@ -97,6 +101,7 @@ _ROOMS = {
     "coalmine.auditing.stored": "stored_result",
     "coalmine.errors": "BlocksFailedError CoalmineError DataError GameStoppedError InvalidInputError StoreError "
     "UnsupportedError WorkersDiedError",
+    "coalmine.evidence": "Verification bundle verify",
     "coalmine.integrations": "Worlds audit_function neighbours",
     "coalmine.probing.accountant": "check_accountant",
     "coalmine.probing.findings": "Finding Measurement ProbeReport",

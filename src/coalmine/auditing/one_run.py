@@ -117,22 +117,28 @@ class OneRunGame:
     def play(self, store: Store, *, engine: Engine, device: str, watcher: Watcher) -> Trials:
         """Train what is not stored yet."""
         device_named(device)
-        setting, attack = self.setting, self.attack
-        training = attack.training or setting.training
-        trainings = Trainings(
-            network=setting.network,
-            base=setting.base,
-            training=dataclasses.replace(training, noise_multiplier=self.noise * training.noise_multiplier),
-            attack=attack,
-            fingerprint=self.run,
-            device=device,
-        )
+        task = self.task(device)
         label = self.facts.label if self.noise == 1.0 else f"control: {self.facts.label}"
         watcher.begin(label, trials=self.trials, copies=0, done=store.parts(self.run, below=self.trials))
         done = store.done(self.run)
-        missing = tuple(block for block in range(attack.runs) if block not in done)
+        missing = tuple(block for block in range(self.attack.runs) if block not in done)
         if missing:
-            _ = trainings.expected  # once, here: the trainings of the attacker's own travel with the task
-            play(CanaryTask(trainings=trainings), blocks=missing, store=store, engine=engine, watcher=watcher)
+            _ = task.trainings.expected  # once, here: the trainings of the attacker's own travel with the task
+            play(task, blocks=missing, store=store, engine=engine, watcher=watcher)
         watcher.end()
         return store.scores(self.run, below=self.trials)
+
+    def task(self, device: str) -> CanaryTask:
+        """What plays its trainings."""
+        setting, attack = self.setting, self.attack
+        training = attack.training or setting.training
+        return CanaryTask(
+            trainings=Trainings(
+                network=setting.network,
+                base=setting.base,
+                training=dataclasses.replace(training, noise_multiplier=self.noise * training.noise_multiplier),
+                attack=attack,
+                fingerprint=self.run,
+                device=device,
+            )
+        )

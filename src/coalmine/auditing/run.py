@@ -71,13 +71,45 @@ def audit(
     called, labels = None if name is None else _validate.label("name", name), _validate.labels("tags", tags)
     if not isinstance(settings, config.AuditConfig):
         settings = config.parse(settings) if isinstance(settings, Mapping) else config.load(settings)
-    setting = prepare(settings, data_dir=how.data_dir, data=data, model=model)
-    players = _players(settings, adversaries)
-    given = {"data": data, "model": model, "adversaries": adversaries}
-    claim = claim_of(setting)
     if how.engine != "ray":  # whose machines have devices of their own
         for device in how.devices:
             device_named(device)
+    record, played = planned(settings, data_dir=how.data_dir, data=data, model=model, adversaries=adversaries)
+    with Store.opened(store) as opened, open_engine(how) as engine:
+        for one in played:
+            one.register(opened)
+        members = {one.run: one.trials for one in played}
+        opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
+        for one in played:
+            one.play(opened, engine=engine, device=how.devices[0], watcher=watcher or Watcher())
+        return conclude_and_keep(opened, record)
+
+
+def planned(
+    settings: config.AuditConfig,
+    *,
+    data_dir: str | None = None,
+    data: GivenData | None = None,
+    model: Network | Any = None,
+    adversaries: Sequence[str | Adversary] | None = None,
+) -> tuple[AuditRecord, Sequence[Game | OneRunGame]]:
+    """The audit that a config asks for, before anything is trained: what it is, and every game to be played for it.
+
+    Args:
+        settings: the config.
+        data_dir: where data files lie.
+        data: as in :func:`audit`.
+        model: as in :func:`audit`.
+        adversaries: as in :func:`audit`.
+
+    Returns:
+        The audit's record, and its games, controls last.
+
+    """
+    setting = prepare(settings, data_dir=data_dir, data=data, model=model)
+    players = _players(settings, adversaries)
+    given = {"data": data, "model": model, "adversaries": adversaries}
+    claim = claim_of(setting)
     games = [game_of(setting, who, trials=trials) for who, trials in players]
     question = settings.audit
     judge.check(claim, [one.facts for one in games], delta=question.delta, confidence=question.confidence)
@@ -89,15 +121,7 @@ def audit(
         claim=claim,
         members=tuple(member for member, _ in pairs),
     )
-    played = [*games, *(control for _, control in pairs if control)]
-    with Store.opened(store) as opened, open_engine(how) as engine:
-        for one in played:
-            one.register(opened)
-        members = {one.run: one.trials for one in played}
-        opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
-        for one in played:
-            one.play(opened, engine=engine, device=how.devices[0], watcher=watcher or Watcher())
-        return conclude_and_keep(opened, record)
+    return record, [*games, *(control for _, control in pairs if control)]
 
 
 def _players(
@@ -203,8 +227,22 @@ class Game:
 
     def play(self, store: Store, *, engine: Engine, device: str, watcher: Watcher) -> Trials:
         """Bring the attack to its number of trials; what is stored is not trained again."""
+        label = self.facts.label if self.facts.control == 1.0 else f"control: {self.facts.label}"
+        watcher.begin(
+            label,
+            trials=self.trials,
+            copies=self.facts.copies_under(Relation.ADD_REMOVE),
+            done=store.parts(self.run, below=self.trials),
+        )
+        missing = blocks_for(self.trials, done=store.done(self.run))
+        play(self.task(device), blocks=missing, store=store, engine=engine, watcher=watcher)
+        watcher.end()
+        return store.scores(self.run, below=self.trials)
+
+    def task(self, device: str) -> BuiltInTask:
+        """What plays its trials."""
         attack, setting = self.attack, self.setting
-        task = BuiltInTask(
+        return BuiltInTask(
             fingerprint=self.run,
             network=attack.network or setting.network,
             neighbours=attack.neighbours,
@@ -214,17 +252,6 @@ class Game:
             shortcut=attack.shortcut,
             device=device,
         )
-        label = self.facts.label if self.facts.control == 1.0 else f"control: {self.facts.label}"
-        watcher.begin(
-            label,
-            trials=self.trials,
-            copies=self.facts.copies_under(Relation.ADD_REMOVE),
-            done=store.parts(self.run, below=self.trials),
-        )
-        missing = blocks_for(self.trials, done=store.done(self.run))
-        play(task, blocks=missing, store=store, engine=engine, watcher=watcher)
-        watcher.end()
-        return store.scores(self.run, below=self.trials)
 
 
 def _chooses_data(setting: Setting, attack: Attack) -> bool:

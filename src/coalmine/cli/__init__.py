@@ -48,6 +48,8 @@ _COMMANDS = {
     "audit": ("audit.audit", "Play the privacy game against a training, and judge it."),
     "adversaries": ("adversaries.adversaries", "List the adversaries and what they may see and do."),
     "report": ("report.report", "Write the report of a stored audit as one HTML page."),
+    "bundle": ("bundle.bundle", "Write an audit as one file that others can check."),
+    "verify": ("verify.verify", "Check such a file: bounds again, a sample trained again."),
     "runs": ("runs.runs", ""),
     "study": ("study.study", ""),
     "view": ("view.view", "Look at a store in a browser."),

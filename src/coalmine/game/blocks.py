@@ -11,7 +11,7 @@ from collections.abc import Collection
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine import _validate
+from coalmine import _validate, seeds
 
 ACCURACY = "accuracy"
 """The column in which each trial keeps its model's share of right answers on test rows."""
@@ -34,6 +34,16 @@ def trials_of(block: int) -> NDArray[np.int64]:
 def worlds_of(trials: NDArray[np.int64]) -> NDArray[np.int8]:
     """The world of each trial: the worlds alternate, so every even number of trials is balanced."""
     return np.asarray(trials % 2, dtype=np.int8)
+
+
+def coins_of(fingerprint: str, *, training: int, canaries: int) -> NDArray[np.bool_]:
+    """Where trials are canaries of one training: which of them are in. A stream that nothing else draws from.
+
+    >>> coins_of("a run", training=0, canaries=4).tolist()
+    [False, True, True, False]
+    """
+    stream = seeds.generator(fingerprint, purpose="coins", trial=training)
+    return np.asarray(stream.random(canaries) < 0.5)
 
 
 def blocks_for(trials: int, *, done: Collection[int] = ()) -> tuple[int, ...]:

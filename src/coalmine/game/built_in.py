@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.adversaries import Shortcut
-from coalmine.game.blocks import ACCURACY, BLOCK_SIZE, trials_of, worlds_of
+from coalmine.game.blocks import ACCURACY, trials_of, worlds_of
 from coalmine.roles import Distinguisher, Iterate
 from coalmine.store import BlockResult
 from coalmine.training import (
@@ -66,15 +66,23 @@ class BuiltInTask:
         distinguisher's columns beside its score, and with ``test`` rows its model's accuracy. With a ``shortcut``
         nothing is trained.
         """
+        return self._play([trials_of(block) for block in blocks])
+
+    def again(self, units: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
+        """Play single trials once more, each a result by itself."""
+        return self._play([np.array([trial], dtype=np.int64) for trial in units])
+
+    def _play(self, parts: Sequence[NDArray[np.int64]]) -> list[BlockResult]:
+        """Play some trials in one stack; each part of them is a result by itself."""
         device_named(self.device)  # a shortcut never asks the trainer
-        trials = np.concatenate([trials_of(block) for block in blocks])
+        trials = np.concatenate(parts)
         worlds = worlds_of(trials)
         began = time.perf_counter()
         if self.shortcut is not None:
             scores = self.shortcut.scores(trials, worlds=worlds, fingerprint=self.fingerprint, device=self.device)
             kind = precision("float64", device=self.device)  # a shortcut may use the trainer's kernels
-            elapsed = (time.perf_counter() - began) / len(blocks)
-            return self._results(trials, worlds, scores=scores, elapsed=elapsed, precision=kind)
+            elapsed = (time.perf_counter() - began) / len(parts)
+            return self._results(parts, worlds, scores=scores, elapsed=elapsed, precision=kind)
         result = train(
             self.network,
             neighbours=self.neighbours,
@@ -85,13 +93,13 @@ class BuiltInTask:
             observer=self.distinguisher if self.test is None else _Examined(self.distinguisher, self.test),
             device=self.device,
         )
-        elapsed = (time.perf_counter() - began) / len(blocks)
+        elapsed = (time.perf_counter() - began) / len(parts)
         assert result.scores is not None
         names = (*self.distinguisher.columns, *(() if self.test is None else (ACCURACY,)))
         table = result.scores.reshape(trials.size, -1)
         scores, columns = table[:, 0], dict(zip(names, table.T[1:], strict=True))
         return self._results(
-            trials,
+            parts,
             worlds,
             scores=scores,
             elapsed=elapsed,
@@ -102,7 +110,7 @@ class BuiltInTask:
 
     def _results(
         self,
-        trials: NDArray[np.int64],
+        parts: Sequence[NDArray[np.int64]],
         worlds: NDArray[np.int8],
         *,
         scores: NDArray[np.float64],
@@ -111,19 +119,20 @@ class BuiltInTask:
         columns: Mapping[str, NDArray[np.float64]] = MappingProxyType({}),
         failures: Mapping[int, str] = MappingProxyType({}),
     ) -> list[BlockResult]:
-        """The trials cut into their blocks; ``elapsed`` is seconds a block."""
-        parts = np.split(np.arange(trials.size), range(BLOCK_SIZE, trials.size, BLOCK_SIZE))
+        """The trials cut into their parts; ``elapsed`` is seconds a part."""
+        ends = np.cumsum([part.size for part in parts])
+        places = [slice(end - part.size, end) for part, end in zip(parts, ends.tolist(), strict=True)]
         return [
             BlockResult(
-                trial=trials[part],
-                world=worlds[part],
-                score=scores[part],
+                trial=trials,
+                world=worlds[place],
+                score=scores[place],
                 elapsed=elapsed,
                 device=f"{self.device.partition(':')[0]} {precision}, {hardware(self.device)}",
-                columns={name: values[part] for name, values in columns.items()},
-                failures={int(t): failures[int(t)] for t in trials[part] if int(t) in failures} if failures else {},
+                columns={name: values[place] for name, values in columns.items()},
+                failures={int(t): failures[int(t)] for t in trials if int(t) in failures} if failures else {},
             )
-            for part in parts
+            for trials, place in zip(parts, places, strict=True)
         ]
 
     def post_mortem(self, notes: Path) -> str | None:

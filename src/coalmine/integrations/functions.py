@@ -149,14 +149,21 @@ def audit_function(
         audit=section,
     )
 
-    depends = _named(depends_on)
-    known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=depends)
-
-    def game(function: Train, share: float) -> _Game:
-        who = _identity(function, scoring, worlds, content, settings, known)
-        return _Game(fingerprint(who), who, function, facts if share == 1.0 else _twin(facts))
-
-    games = [game(train, 1.0)] + ([game(control, 0.5)] if control is not None else [])
+    tasks = own_tasks(
+        train,
+        scoring,
+        worlds=worlds,
+        built=built,
+        content=content,
+        control=control,
+        seed=section.seed,
+        depends_on=depends_on,
+        batched=many,
+        threads=limited,
+        timeout=limit,
+        messages=messages,
+    )
+    games = [_Game(one, facts if number == 0 else _twin(facts)) for number, one in enumerate(tasks)]
     twin = games[1].member(section.trials) if control is not None else None
     record = AuditRecord(
         config=settings,
@@ -179,29 +186,18 @@ def audit_function(
         contextlib.nullcontext(watcher) if watcher is not None else progress() as watching,
     ):
         for one in games:
-            opened.register(one.run, {"identity": one.identity, "attack": one.facts.to_dict(), "versions": versions()})
+            about = {"identity": one.task.identity, "attack": one.facts.to_dict(), "versions": versions()}
+            opened.register(one.run, about)
         members = {one.run: section.trials for one in games}
         opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
         for one in games:
-            task = FunctionTask(
-                fingerprint=one.run,
-                train=one.train,
-                scores=tuple(scoring.items()),
-                worlds=worlds if callable(worlds) else built,
-                contents=content,
-                known=known,
-                batched=many,
-                threads=limited,
-                timeout=limit,
-                messages=messages,
-            )
             if how.engine != "inline":
-                _check_portable(task)
+                _check_portable(one.task)
             done = opened.parts(one.run, below=section.trials)
-            who = f"{NAME} ({settings.train})" if one is games[0] else f"control ({title(one.train)})"
+            who = f"{NAME} ({settings.train})" if one is games[0] else f"control ({title(one.task.train)})"
             watching.begin(who, trials=section.trials, copies=built.copies, done=done)
             missing = blocks_for(section.trials, done=opened.done(one.run))
-            play(task, blocks=missing, store=opened, engine=engine, watcher=watching)
+            play(one.task, blocks=missing, store=opened, engine=engine, watcher=watching)
             watching.end()
         return conclude_and_keep(opened, record)
 
@@ -210,14 +206,76 @@ def audit_function(
 class _Game:
     """One training function to be played: the user's, or its broken twin."""
 
-    run: str
-    identity: Mapping[str, Any]
-    train: Train
+    task: FunctionTask
     facts: AttackFacts
+
+    @property
+    def run(self) -> str:
+        """The run's fingerprint."""
+        return self.task.fingerprint
 
     def member(self, trials: int, *, control: Member | None = None) -> Member:
         """The run as part of an audit."""
         return Member(run=self.run, attack=self.facts, wanted=trials, control=control)
+
+
+def own_tasks(
+    train: Train,
+    scoring: Mapping[str, Score],
+    *,
+    worlds: GivenWorlds,
+    built: Worlds,
+    content: tuple[str, ...] | None,
+    control: Train | None = None,
+    seed: int = 0,
+    depends_on: Mapping[str, Any] | None = None,
+    batched: int | None = None,
+    threads: int | None = None,
+    timeout: float | None = None,
+    messages: bool = False,
+) -> list[FunctionTask]:
+    """What plays these functions, with its identity: the training first, then its control where there is one.
+
+    Args:
+        train: as in :func:`audit_function`.
+        scoring: the scores by name.
+        worlds: as they were given.
+        built: the same, built.
+        content: the hashes of their data, where they have some.
+        control: as in :func:`audit_function`, like all that follow.
+        seed: of the audit.
+        depends_on: what else decides a training.
+        batched: the most seeds of one call.
+        threads: the most threads.
+        timeout: the most seconds of one training.
+        messages: whether texts are kept.
+
+    Returns:
+        One task for each training function.
+
+    """
+    trainings = [train] if control is None else [train, control]
+    named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
+    known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=_named(depends_on))
+    found = []
+    for function in trainings:
+        who = _identity(function, scoring, worlds, built, content, known, seed=seed)
+        found.append(
+            FunctionTask(
+                fingerprint=fingerprint(who),
+                identity=who,
+                train=function,
+                scores=tuple(scoring.items()),
+                worlds=worlds if callable(worlds) else built,
+                contents=content,
+                known=known,
+                batched=batched,
+                threads=threads,
+                timeout=timeout,
+                messages=messages,
+            )
+        )
+    return found
 
 
 def _claim(
@@ -303,9 +361,11 @@ def _identity(
     train: Train,
     scoring: Mapping[str, Score],
     worlds: GivenWorlds,
+    built: Worlds,
     content: tuple[str, ...] | None,
-    settings: FunctionConfig,
     known: Known,
+    *,
+    seed: int,
 ) -> dict[str, Any]:
     """All that shapes the distribution of a score, and nothing else."""
     if content is None and "worlds" not in known.depends_on:
@@ -317,16 +377,16 @@ def _identity(
     return {
         "adversary": {"name": NAME, "train": title(train), "score": ", ".join(map(title, scoring.values()))},
         "data": {
-            "name": title(worlds) if callable(worlds) else settings.data.name,
+            "name": title(worlds) if callable(worlds) else "the user's data",
             "content": list(content) if content else None,
-            "relation": settings.relation,
-            "copies": settings.copies,
+            "relation": built.relation.value,
+            "copies": built.copies,
         },
         "train": _untold(known, train),
         "score": {name: _untold(known, one) for name, one in scoring.items()},
         "worlds": _untold(known, worlds) if callable(worlds) else None,
         **({"depends on": identity.named_parts(known.depends_on)} if known.depends_on else {}),
-        "seed": settings.audit.seed,
+        "seed": seed,
         "algorithms": ALGORITHMS,
     }
 

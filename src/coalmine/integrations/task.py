@@ -61,11 +61,11 @@ def seed_of(fingerprint: str, trial: int) -> int:
 class FunctionTask:
     """A task (:class:`coalmine.game.Task`) that calls a user's functions.
 
-    ``contents`` are the hashes of the worlds' data, where they have some. ``known`` says what the functions are, so
-    that another process or machine can tell whether it has the same ones. With ``batched`` the function trains up to
-    that many trials of one world in one call. With a ``timeout`` each call is watched by a thread outside Python, which
-    ends the process when the time is up and leaves a note of where the training was. What exceptions say is kept in
-    the store only with ``messages``: they may quote the data.
+    ``identity`` is what the fingerprint was made of, ``contents`` the hashes of the worlds' data, where they have some.
+    ``known`` says what the functions are, so that another process or machine can tell whether it has the same ones.
+    With ``batched`` the function trains up to that many trials of one world in one call. With a ``timeout`` each call
+    is watched by a thread outside Python, which ends the process when the time is up and leaves a note of where the
+    training was. What exceptions say is kept in the store only with ``messages``: they may quote the data.
 
     A user's code may end its process, hang, or print: it has a process of its own, whatever the number of workers.
     """
@@ -74,6 +74,7 @@ class FunctionTask:
     train: Train
     scores: tuple[tuple[str, Score], ...]
     worlds: GivenWorlds
+    identity: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     contents: tuple[str, ...] | None = None
     known: Known | None = None
     batched: int | None = None
@@ -99,10 +100,18 @@ class FunctionTask:
 
     def play(self, blocks: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
         """Play the blocks, one after the other or in few calls that train many; see that none has changed the data."""
+        return self._play({block: trials_of(block) for block in blocks}, notes, stops=True)
+
+    def again(self, units: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
+        """Play single trials once more, each a result by itself."""
+        return self._play({trial: np.array([trial]) for trial in units}, notes, stops=False)
+
+    def _play(self, parts: Mapping[int, NDArray[np.int64]], notes: Path | None, *, stops: bool) -> list[BlockResult]:
+        """Play some trials; each part of them is a result by itself. One without a score ``stops`` the game."""
         self.check()
         with _limited(self.threads):
-            trained = self._trained_together(np.concatenate([trials_of(block) for block in blocks]), notes)
-            results = [self._block(block, trained, notes) for block in blocks]
+            trained = self._trained_together(np.concatenate(list(parts.values())), notes)
+            results = [self._part(name, part, trained, notes, stops=stops) for name, part in parts.items()]
         if contents(self._built) != self.contents:
             raise GameStoppedError(
                 f"{title(self.train)} or its score changed its data set in place, so trials are not independent: work "
@@ -146,9 +155,10 @@ class FunctionTask:
             )
         return models
 
-    def _block(self, block: int, trained: Mapping[int, Any], notes: Path | None) -> BlockResult:
-        """One block. A training that raises fails its trial alone; when none of a block ends, the game is stopped."""
-        trials = trials_of(block)
+    def _part(
+        self, block: int, trials: NDArray[np.int64], trained: Mapping[int, Any], notes: Path | None, *, stops: bool
+    ) -> BlockResult:
+        """One part. A training that raises fails its trial alone; when none of a block ends, the game is stopped."""
         worlds = worlds_of(trials)
         built = self._built
         began = time.perf_counter()
@@ -160,7 +170,7 @@ class FunctionTask:
                     scores[index] = self._trial(trial, dataset, built.canary, trained)
             except _TrialFailedError as error:
                 failures[trial] = error
-        if len(failures) == trials.size:
+        if stops and len(failures) == trials.size:
             first = failures[int(trials[0])]
             words = "all {} trainings of block {} failed (trial {}: {}); nothing that was stored before is lost"
             about = (trials.size, block, trials[0])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coalmine import seeds
 from coalmine.adversaries import ManyCanaries
 from coalmine.errors import CoalmineError
-from coalmine.game import ACCURACY, WITH_CANARIES
+from coalmine.game import ACCURACY, WITH_CANARIES, coins_of
 from coalmine.store import BlockResult
 from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, hardware, precision, train
 
@@ -80,9 +80,8 @@ class Trainings:
         return found
 
     def flips(self, trial: int) -> NDArray[np.bool_]:
-        """The coins of one training: a stream of their own, which nothing else draws from."""
-        stream = seeds.generator(self.fingerprint, purpose="coins", trial=trial)
-        return np.asarray(stream.random(self.attack.number) < 0.5)
+        """The coins of one training."""
+        return coins_of(self.fingerprint, training=trial, canaries=self.attack.number)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -117,6 +116,10 @@ class CanaryTask:
     def play(self, blocks: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
         """Train once for each block."""
         return [self._play(block) for block in blocks]
+
+    def again(self, units: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
+        """Repeat some of the trainings."""
+        return self.play(units)
 
     def _play(self, block: int) -> BlockResult:
         began = time.perf_counter()

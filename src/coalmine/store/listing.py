@@ -63,6 +63,17 @@ class Worker:
     status: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where some trials in a row come from: the first of them, how many, their time, the device, what made them."""
+
+    first: int
+    trials: int
+    elapsed: float
+    device: str
+    versions: Mapping[str, str]
+
+
 def changes(store: Store) -> int:
     """A number that differs once another process has changed the store since this Store last looked."""
     with store._reading() as database:
@@ -155,6 +166,26 @@ def progress(store: Store, runs: Iterable[str], *, window: float = 120.0) -> dic
     for name, blocks in lost.items():
         found[name] = dataclasses.replace(found[name], failed_blocks=blocks)
     return found
+
+
+def origins(store: Store, run: str, *, below: int) -> tuple[Origin, ...]:
+    """Where the trials of a run with a smaller index come from, block by block, in the order of their first trial."""
+    with store._reading() as database:
+        rows = database.execute(
+            "SELECT first, trials, elapsed, device, versions FROM block JOIN run ON run.id = block.run "
+            "LEFT JOIN made ON made.id = block.made WHERE fingerprint = ? AND first < ? ORDER BY first, block",
+            (run, below),
+        ).fetchall()
+        return tuple(
+            Origin(
+                first=row["first"],
+                trials=row["trials"],
+                elapsed=row["elapsed"],
+                device=row["device"],
+                versions=_database.table(row["versions"]) if row["versions"] else {},
+            )
+            for row in rows
+        )
 
 
 def workers(store: Store, runs: Iterable[str] | None = None) -> tuple[Worker, ...]:

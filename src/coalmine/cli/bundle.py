@@ -1,0 +1,33 @@
+"""``coalmine bundle``: an audit as one file that others can check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from coalmine.cli._output import print_lines
+
+
+def bundle(
+    audit: Annotated[
+        str,
+        typer.Argument(help="Its name, or the beginning of its fingerprint or of a run's (see coalmine runs list)."),
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The zip to write; by default coalmine-AUDIT.zip.")
+    ] = None,
+    store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
+) -> None:
+    """Write an audit as one zip: config, claim, versions, scores, what they prove, the report, and checksums.
+
+    It holds no rows of data, no texts of exceptions and none that are bound to functions. Others check it with
+    coalmine verify.
+    """
+    from coalmine.evidence import bundle as write
+
+    target = write(audit, store=store, output=output)
+    print_lines(
+        [f"Bundle: {target} ({target.stat().st_size:,} bytes)", f"Others check it with: coalmine verify {target}"]
+    )

@@ -1,0 +1,444 @@
+"""``verify``: a bundle checked by somebody who trusts nobody but the judge and the trainer installed here."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from coalmine import _validate, report
+from coalmine.auditing.config import AuditConfig, FunctionConfig
+from coalmine.auditing.facts import fingerprint
+from coalmine.auditing.results import AuditResult
+from coalmine.auditing.stored import AuditRecord, Member
+from coalmine.errors import CoalmineError, InvalidInputError
+from coalmine.evidence import again, archive
+from coalmine.evidence.comparing import DIGITS, differences
+from coalmine.evidence.contents import Contents, explained, made_here, members_of
+from coalmine.evidence.verification import Check, Held, Sampled, Verification
+from coalmine.game import coins_of, worlds_of
+from coalmine.game.engines import LocalEngine
+from coalmine.records import EpsilonClaim, MechanismClaim, Relation
+
+if TYPE_CHECKING:
+    from coalmine.adversaries import Adversary
+    from coalmine.auditing.setting import GivenData
+    from coalmine.integrations.task import Score, Train
+    from coalmine.integrations.worlds import GivenWorlds
+
+_SHOWN = 20
+"""Differences of one check that are listed."""
+_MATTER = ("coalmine", "python", "numpy", "scipy", "torch", "dp-accounting", "numba")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Code:
+    """What the verifier hands over because a bundle does not hold it: functions, data, a model, adversaries."""
+
+    train: Train | None = None
+    score: Score | Mapping[str, Score] | None = None
+    worlds: GivenWorlds | None = None
+    control: Train | None = None
+    depends_on: Mapping[str, Any] | None = None
+    batched: int | None = None
+    threads: int | None = None
+    data: GivenData | None = None
+    model: Any = None
+    adversaries: Sequence[str | Adversary] | None = None
+    data_dir: str | None = None
+
+
+def verify(
+    bundle: str | os.PathLike[str],
+    *,
+    sample: int = 32,
+    seed: int | None = None,
+    train: Train | None = None,
+    score: Score | Mapping[str, Score] | None = None,
+    worlds: GivenWorlds | None = None,
+    control: Train | None = None,
+    depends_on: Mapping[str, Any] | None = None,
+    batched: int | None = None,
+    threads: int | None = None,
+    data: GivenData | None = None,
+    model: Any = None,
+    adversaries: Sequence[str | Adversary] | None = None,
+    data_dir: str | None = None,
+    workers: int = 1,
+    page: str | os.PathLike[str] | None = None,
+) -> Verification:
+    """Check a bundle: its sums, its runs, every bound and the verdict from the scores, and a sample of trainings.
+
+    Nothing in the bundle is executed. What it does not hold (a training of the user's own; data, a model or adversaries
+    that were handed over in Python) must be handed over here too, and is known by its fingerprint.
+
+    Args:
+        bundle: the file that :func:`coalmine.bundle` wrote.
+        sample: how many trainings are repeated, drawn from all; 0 for none.
+        seed: of the drawing; a new one without it. It must not be known to whoever made the bundle.
+        train: the user's own training, as in :func:`coalmine.audit_function`, like the next six.
+        score: its score or scores.
+        worlds: its worlds.
+        control: its control, where one was played.
+        depends_on: what else decides it.
+        batched: the most seeds of one call, where it trains many.
+        threads: the most threads.
+        data: as in :func:`coalmine.audit`, like the next two.
+        model: a model.
+        adversaries: adversaries.
+        data_dir: the folder of data files.
+        workers: processes that train at once.
+        page: where to write the report as it is made here, from the scores.
+
+    Returns:
+        Every check in words, and one outcome.
+
+    """
+    number = _validate.integer("sample", sample, at_least=0)
+    drawing = secrets.randbits(32) if seed is None else _validate.integer("seed", seed, at_least=0)
+    count = _validate.integer("workers", workers, at_least=1)
+    if page is not None:
+        report.check_packages()
+        report.check_target(page, name="report")
+    code = Code(
+        train=train,
+        score=score,
+        worlds=worlds,
+        control=control,
+        depends_on=depends_on,
+        batched=batched,
+        threads=threads,
+        data=data,
+        model=model,
+        adversaries=adversaries,
+        data_dir=data_dir,
+    )
+    where = Path(bundle)
+    files, manifest = archive.unpack(bundle)
+    contents = Contents.from_files(files, where=where)
+    said = archive.read_json(files[archive.RESULT], archive.RESULT, where)
+    _check_code(code, contents.record)
+    with explained("what it says cannot be judged"):
+        result = contents.result()
+    checks = [
+        _files(files, manifest),
+        _runs(contents),
+        _worlds(contents),
+        _bounds(said, result, contents),
+        _report(files[archive.REPORT], result, contents),
+        _versions(contents),
+    ]
+    if page is not None:
+        with explained("no report can be made of it"):
+            report.write_html(result, page)
+    question, tasks = _question(contents, code)
+    repeated, sampled = _again(
+        contents, tasks, sample=number, seed=drawing, workers=count, alike=batched is None, why=question.words
+    )
+    return Verification(
+        bundle=str(where),
+        audit=contents.record.name,
+        says=result.verdict.outcome.value,
+        checks=(*checks[:3], question, *checks[3:], repeated),
+        sampled=sampled,
+    )
+
+
+def _ended(name: str, wrong: Sequence[str], *, passed: str, otherwise: str) -> Check:
+    """A check that held where nothing is wrong."""
+    if not wrong:
+        return Check(name=name, held=Held.PASSED, words=passed)
+    more = (f"and {len(wrong) - _SHOWN} more",) if len(wrong) > _SHOWN else ()
+    return Check(name=name, held=Held.DIFFERS, words=otherwise, differences=(*wrong[:_SHOWN], *more))
+
+
+def _files(files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> Check:
+    """The sums of the manifest."""
+    wrong = differences(manifest["files"], archive.sums(files), exact=True)
+    if files[archive.README] != archive.TEXT.encode():
+        wrong.append(f"{archive.README}: not the text that Coalmine writes")
+    return _ended(
+        "files",
+        wrong,
+        passed=f"{len(files)} files have the sums of the manifest",
+        otherwise="files are not what the manifest says",
+    )
+
+
+def _runs(contents: Contents) -> Check:
+    """Each run's fingerprint, from which all its randomness comes, is that of what it says it is."""
+    wrong = []
+    for run, played in contents.runs.items():
+        if fingerprint(played.identity) != run:
+            wrong.append(f"runs.{run[:12]}: its identity has the fingerprint {fingerprint(played.identity)[:12]}")
+        seed = contents.record.config.audit.seed
+        if played.identity.get("seed") != seed:
+            wrong.append(f"runs.{run[:12]}.seed: {played.identity.get('seed')} in the run, {seed} in the config")
+    return _ended(
+        "runs",
+        wrong,
+        passed=f"{len(contents.runs)} runs have the fingerprints of what they are",
+        otherwise="runs are not what they say",
+    )
+
+
+def _worlds(contents: Contents) -> Check:
+    """The world of every trial follows from the run's fingerprint and the trial's number; nobody can choose it."""
+    wrong, count = [], 0
+    for one in {one.run: one for one in members_of(contents.record)}.values():
+        world = contents.runs[one.run].world
+        count += world.size
+        expected = _expected_worlds(one, world.size)
+        if expected is None:
+            wrong.append(f"run {one.run[:12]}: {world.size} canaries cannot be those of {one.attack.runs} trainings")
+        else:
+            wrong += [
+                f"trial {at} of run {one.run[:12]}: it is in the other world"
+                for at in np.flatnonzero(world != expected)
+            ]
+    return _ended(
+        "worlds",
+        wrong,
+        passed=f"{count:,} trials are complete, each in the world that its number decides",
+        otherwise="trials are in another world than their number decides",
+    )
+
+
+def _expected_worlds(member: Member, trials: int) -> Any:
+    """The worlds of a run's trials; None where there is no such number of them."""
+    trainings = member.attack.runs
+    if (member.design is not None) != bool(trainings):
+        return None
+    if not trainings:
+        return worlds_of(np.arange(trials))
+    if trainings > trials or trials % trainings:
+        return None
+    canaries = trials // trainings
+    coins = [coins_of(member.run, training=one, canaries=canaries) for one in range(trainings)]
+    return np.concatenate(coins).astype(np.int8)
+
+
+def _bounds(said: Mapping[str, Any], result: AuditResult, contents: Contents) -> Check:
+    """Every bound, the verdict and all that the result says, from the scores, by the judge that is installed here."""
+    here = made_here()
+    exact = _alike(contents.made, here) and contents.made.get("instruction_set") == here["instruction_set"]
+    found = json.loads(archive.json_bytes(result.to_dict()))
+    bounds = sum(1 + len(one.others) for one in result.adversaries)
+    how = "to the bit" if exact else f"to {DIGITS:g} (other versions or another instruction set here)"
+    return _ended(
+        "bounds and verdict",
+        differences(said, found, exact=exact),
+        passed=f"{bounds} bounds and the verdict ({result.verdict.outcome.value}) follow from the scores, {how}",
+        otherwise="the scores prove something else than the bundle says"
+        + ("" if _alike(contents.made, here) else "; it was made by other versions, which may be why"),
+    )
+
+
+def _alike(made: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
+    """Whether the same packages, and the same text of Coalmine, computed the bundle's numbers."""
+    versions = made.get("versions")
+    if not isinstance(versions, dict) or made.get("code") != here["code"]:
+        return False
+    return all(versions.get(name) == here["versions"].get(name) for name in _MATTER)
+
+
+def _report(page: bytes, result: AuditResult, contents: Contents) -> Check:
+    """The page, byte by byte."""
+    name = "report"
+    try:
+        report.check_packages()
+    except CoalmineError as error:
+        return Check(name=name, held=Held.UNCHECKED, words=str(error))
+    with explained("no report can be made of it"):
+        found = report.page(result).encode()
+    if page != found and contents.made != made_here():
+        words = (
+            "the page cannot be compared: other versions drew it, and figures differ in their bytes; "
+            "--report FILE writes the page that the scores give"
+        )
+        return Check(name=name, held=Held.UNCHECKED, words=words)
+    at = next((at for at, (one, other) in enumerate(zip(page, found, strict=False)) if one != other), None)
+    wrong = [] if page == found else [f"{archive.REPORT}: byte {min(len(page), len(found)) if at is None else at}"]
+    return _ended(
+        name,
+        wrong,
+        passed="the page is the one that the scores give, byte by byte",
+        otherwise="the page is not the one that the scores give",
+    )
+
+
+def _versions(contents: Contents) -> Check:
+    """What computed the evidence, and what checks it."""
+    here = made_here()
+    mine = {name: here["versions"].get(name) for name in _MATTER}
+    claimed = [("audit", contents.record.versions), ("bundle", contents.made.get("versions", {}))]
+    claimed += [("trials", one.versions) for played in contents.runs.values() for one in played.origins]
+    other = {
+        f"{name} {versions.get(name) or 'none'} ({mine[name] or 'none'} here)"
+        for _, versions in claimed
+        if isinstance(versions, dict)
+        for name in _MATTER
+        if versions.get(name) != mine[name]
+    }
+    if not other and contents.made.get("code") != here["code"]:
+        other = {f"another text of coalmine {mine['coalmine']}"}
+    if other:
+        words = f"made with {', '.join(sorted(other))}: install the same to check to the bit"
+        return Check(name="versions", held=Held.UNCHECKED, words=words)
+    return Check(name="versions", held=Held.PASSED, words="made with the versions that are installed here")
+
+
+_Tasks = Mapping[str, again.Repeatable]
+
+
+def _question(contents: Contents, code: Code) -> tuple[Check, _Tasks]:
+    """Whether claim, promise and attacks follow from the config; and what trains each run again."""
+    config = contents.record.config
+    return _own_question(contents, code) if isinstance(config, FunctionConfig) else _built_in(contents, code, config)
+
+
+def _built_in(contents: Contents, code: Code, config: AuditConfig) -> tuple[Check, _Tasks]:
+    """The audit that this config asks for, built here from nothing else."""
+    name, record = "config and claim", contents.record
+    missing = [one for one in record.subject.given if getattr(code, one, None) is None]
+    if missing:
+        words = f"the audit was given {' and '.join(missing)} in Python: hand the same over to coalmine.verify"
+        return Check(name=name, held=Held.UNCHECKED, words=words), {}
+    try:
+        from coalmine.evidence.built_in import games_again
+    except ModuleNotFoundError as error:
+        words = f"this needs {error.name}: install it with pip install 'coalmine[train]'"
+        return Check(name=name, held=Held.UNCHECKED, words=words), {}
+    try:
+        found, tasks, exact = games_again(contents, code, config)
+    except CoalmineError as error:
+        return Check(name=name, held=Held.UNCHECKED, words=f"the audit cannot be built here: {error}"), {}
+    same = {**found.to_dict(), "versions": dict(record.versions)}
+    wrong = differences(record.to_dict(), same, exact=exact)
+    check = _ended(
+        name,
+        wrong,
+        passed="data, promise, claim, attacks and fingerprints are those that the config asks for",
+        otherwise="the config asks for another audit than the bundle says",
+    )
+    return check, {run: task for run, task in tasks.items() if run in contents.runs}
+
+
+def _own_question(contents: Contents, code: Code) -> tuple[Check, _Tasks]:
+    """The user's own training: the claim against the config, and the named code against the fingerprints."""
+    record, config = contents.record, contents.record.config
+    assert isinstance(config, FunctionConfig)
+    wrong = _own_claim(record, config)
+    for member in members_of(record):
+        wrong += _own_run(contents.runs[member.run].identity, member, config)
+    name = "config and claim"
+    check = _ended(
+        name,
+        wrong,
+        passed="claim and runs are those that the config asks for",
+        otherwise="the config asks for another audit than the bundle says",
+    )
+    if code.train is None:
+        return check, {}
+    from coalmine.evidence.own import tasks_of
+
+    return check, tasks_of(code, seed=config.audit.seed)
+
+
+def _own_claim(record: AuditRecord, config: FunctionConfig) -> list[str]:
+    """The claim that the config of an own training asks for."""
+    section, relation = config.audit, Relation.parse(config.relation)
+    expected: EpsilonClaim | MechanismClaim | None = None
+    if config.mechanism is not None:
+        expected = MechanismClaim(mechanism=config.mechanism, delta=section.delta)
+    elif section.claim_epsilon is not None:
+        expected = EpsilonClaim(epsilon=section.claim_epsilon, delta=section.delta, relation=relation)
+    said = None if record.claim is None else record.claim.to_dict()
+    return differences(said, None if expected is None else expected.to_dict(), exact=True, place="claim")
+
+
+def _own_run(identity: Mapping[str, Any], member: Member, config: FunctionConfig) -> list[str]:
+    """A run of an own training against the config."""
+    data = identity.get("data")
+    known = data if isinstance(data, dict) else {}
+    said = {
+        "relation": member.attack.relation.value,
+        "copies": member.attack.copies,
+        "trials": member.wanted,
+        "run": [known.get("relation"), known.get("copies")],
+    }
+    found = {
+        "relation": config.relation,
+        "copies": config.copies,
+        "trials": config.audit.trials,
+        "run": [config.relation, config.copies],
+    }
+    return differences(said, found, exact=True, place=f"runs.{member.run[:12]}")
+
+
+def _check_code(code: Code, record: AuditRecord) -> None:
+    """Refuse what this audit has no use for."""
+    own = {"train": code.train, "score": code.score, "worlds": code.worlds, "control": code.control}
+    if record.subject.own:
+        if code.train is not None:
+            for name in ("score", "worlds"):
+                if own[name] is None:
+                    raise InvalidInputError(f"{name} is missing: expected it beside train")
+        elif any(value is not None for value in own.values()):
+            raise InvalidInputError("train is missing: expected it beside score, worlds and control")
+        return
+    for name, value in own.items():
+        if value is not None:
+            raise InvalidInputError(f"{name} is not allowed: this audit is of Coalmine's own trainer, which needs none")
+
+
+def _again(
+    contents: Contents, tasks: _Tasks, *, sample: int, seed: int, workers: int, alike: bool, why: str
+) -> tuple[Check, Sampled | None]:
+    """A sample of trainings, repeated."""
+    name = "trained again"
+    if sample == 0:
+        return Check(name=name, held=Held.UNCHECKED, words="no training was repeated, as asked (sample = 0)"), None
+    known = again.trainings(contents)
+    total = sum(count for _, count in known.values())
+    if set(known) - set(tasks):
+        words = f"no training was repeated: {_no_code(contents, tasks) if contents.record.subject.own else why}"
+        return Check(name=name, held=Held.UNCHECKED, words=words), None
+    chosen = again.drawn(contents, sample=sample, seed=seed)
+    with LocalEngine(workers) as engine:
+        found = again.compare(chosen, contents, tasks, engine=engine, alike=alike)
+    sampled = Sampled(seed=seed, trained=found.exactly + found.nearly + found.lost, trainings=total)
+    back = [f"{found.exactly:,} to the bit"] if found.exactly else []
+    if found.nearly:
+        back.append(f"{found.nearly:,} within {again.TOLERANCE:.1%} of the scores' interquartile range")
+    drawn = f"{len(chosen):,} of {total:,} trainings, drawn with seed {seed}"
+    if found.differences or not found.untried:
+        return (
+            _ended(
+                name,
+                found.differences,
+                passed=f"{drawn}, came back: {', '.join(back)}; {sampled.words()}",
+                otherwise=f"of {drawn}, {found.lost:,} did not come back",
+            ),
+            sampled,
+        )
+    words = f"of {drawn}, {len(found.untried):,} could not be compared ({found.untried[0]})"
+    return Check(name=name, held=Held.UNCHECKED, words=words), sampled
+
+
+def _no_code(contents: Contents, tasks: _Tasks) -> str:
+    """Why a training of the user's own cannot be repeated."""
+    run = contents.record.members[0].run
+    if not tasks:
+        return "a bundle holds no code; name what was audited with --train module:function --score module:function"
+    if run in tasks:
+        return "name the control too, --control-train module:function"
+    said, first = dict(contents.runs[run].identity), next(iter(tasks.values()))
+    places = [line.partition(":")[0] for line in differences(said, dict(getattr(first, "identity", {})), exact=True)]
+    return f"the code that is named here is not what was audited, it differs in {', '.join(places[:5])}"

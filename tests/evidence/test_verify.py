@@ -1,0 +1,382 @@
+"""An honest bundle verifies; one changed value is found, however well the rest is made to fit."""
+
+import json
+import math
+
+import evidence_functions as own
+import numpy as np
+import pytest
+from evidence_bundles import INLINE, SETTINGS, members
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+import coalmine
+from coalmine.auditing import config
+from coalmine.errors import InvalidInputError
+from coalmine.evidence import again, archive
+from coalmine.evidence.comparing import differences
+from coalmine.evidence.contents import Contents
+from coalmine.evidence.verification import Sampled
+from coalmine.game import machine
+
+NAMED = {"train": own.bound, "score": own.score, "worlds": own.worlds, "control": own.half}
+
+
+def check(found, name):
+    return next(one for one in found.checks if one.name == name)
+
+
+def test_an_honest_bundle_verifies(built_in):
+    found = coalmine.verify(built_in, sample=32, seed=5)
+    assert [one.words for one in found.checks if one.held != "passed"] == []
+    assert (found.outcome, found.exit_code, str(found)) == ("verified", 0, "verified")
+    assert found.sampled == Sampled(seed=5, trained=32, trainings=192)
+    assert "32 to the bit" in check(found, "trained again").words
+    assert json.loads(found.to_json())["sample"]["found"]["0.1"] == pytest.approx(found.sampled.found(changed=19))
+
+
+def test_the_drawing_is_new_each_time_and_can_be_repeated(built_in):
+    first, second = (coalmine.verify(built_in, sample=1) for _ in range(2))
+    assert first.sampled.seed != second.sampled.seed
+    assert coalmine.verify(built_in, sample=1, seed=first.sampled.seed) == first
+
+
+def test_without_training_it_verifies_partly(built_in):
+    found = coalmine.verify(built_in, sample=0)
+    assert (found.outcome, found.exit_code) == ("partly verified", 3)
+    assert "trained again" in found.in_words()
+
+
+def test_an_own_training_is_repeated_only_where_its_code_is_named(own_bundle):
+    found = coalmine.verify(own_bundle)
+    assert found.exit_code == 3
+    assert "holds no code" in check(found, "trained again").words
+    assert all(one.held == "passed" for one in found.checks if one.name != "trained again")
+    found = coalmine.verify(own_bundle, **NAMED, sample=16)
+    assert found.outcome == "verified", found.to_json()
+    assert "16 to the bit" in check(found, "trained again").words
+
+
+def test_code_that_is_not_what_was_audited_is_not_trained(own_bundle):
+    found = coalmine.verify(own_bundle, **{**NAMED, "train": own.other})
+    assert found.exit_code == 3
+    assert "is not what was audited, it differs in " in check(found, "trained again").words
+    assert "train.values" in check(found, "trained again").words
+    found = coalmine.verify(own_bundle, **{**NAMED, "control": None})
+    assert "name the control too" in check(found, "trained again").words
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"train": own.bound}, "score is missing"),
+        ({"score": own.score}, "train is missing"),
+        ({"sample": -1}, "sample = -1"),
+        ({"seed": 1.5}, "seed = 1.5"),
+    ],
+)
+def test_wrong_arguments_are_refused(own_bundle, given, words):
+    with pytest.raises(InvalidInputError, match=words):
+        coalmine.verify(own_bundle, **given)
+
+
+def test_an_audit_of_our_trainer_takes_no_code(built_in):
+    with pytest.raises(InvalidInputError, match="train is not allowed"):
+        coalmine.verify(built_in, train=own.bound)
+
+
+def test_what_was_given_in_python_must_be_given_again(tmp_path):
+    rng = np.random.default_rng(0)
+    data = rng.normal(size=(40, 3)), np.arange(40) % 2
+    tree = {**SETTINGS, "adversary": [{"name": "clipbkd"}], "audit": {"trials": 16}}
+    result = coalmine.audit(config.parse(tree), data=data, store=tmp_path / "a.db", execution=INLINE)
+    path = coalmine.bundle(result, store=tmp_path / "a.db", output=tmp_path / "given.zip")
+    found = coalmine.verify(path)
+    assert found.exit_code == 3
+    assert "given data in Python" in check(found, "config and claim").words
+    assert coalmine.verify(path, data=data, sample=8).outcome == "verified"
+    found = coalmine.verify(path, data=(data[0] + 1e-3, data[1]), sample=8)
+    assert found.exit_code == 1
+    assert any("members[0].run" in line for line in found.differences)
+
+
+def test_canaries_of_one_training_are_repeated_with_their_training(tmp_path):
+    adversary = {"name": "one-run-white-box", "canaries": 40, "runs": 2}
+    result = coalmine.audit(
+        config.parse({**SETTINGS, "adversary": [adversary]}), store=tmp_path / "a.db", execution=INLINE
+    )
+    path = coalmine.bundle(result, store=tmp_path / "a.db", output=tmp_path / "one-run.zip")
+    found = coalmine.verify(path, sample=2)
+    assert found.outcome == "verified", found.to_json()
+    assert found.sampled.trainings == 4  # two, and as many of the control
+
+
+def test_several_scores_and_failures_come_back(tmp_path):
+    scores = {"b": own.score, "a": abs}
+    with pytest.raises(InvalidInputError):
+        coalmine.audit_function(own.train, scores, worlds=own.worlds, claim_epsilon=3.0, store=tmp_path / "x.db")
+    scores = {"b": own.score, "a": own.size}
+    result = coalmine.audit_function(
+        own.train, scores, worlds=own.worlds, claim_epsilon=3.0, trials=48, store=tmp_path / "a.db", execution=INLINE
+    )
+    path = coalmine.bundle(result, store=tmp_path / "a.db", output=tmp_path / "two.zip")
+    assert len(result.adversaries) == 2
+    assert sum(result.adversaries[0].failed) > 0
+    found = coalmine.verify(path, train=own.train, score=scores, worlds=own.worlds, sample=48)
+    assert found.outcome == "verified", found.to_json()
+
+
+# ---- forgers ---------------------------------------------------------------------------------------------------
+
+
+def _set(*path, value):
+    def edit(tree):
+        for key in path[:-1]:
+            tree = tree[key]
+        tree[path[-1]] = value(tree[path[-1]]) if callable(value) else value
+
+    return edit
+
+
+def _cell(row, column, value):
+    def edit(rows):
+        rows[row][column] = value(rows[row][column])
+
+    return edit
+
+
+FORGERIES = {
+    "a score": ({"": _cell(5, 2, lambda text: repr(float(text) + 1.0))}, "bounds and verdict"),
+    "a world": ({"": _cell(5, 1, lambda text: "01"[text == "0"])}, "worlds"),
+    "a bound": (
+        {archive.RESULT: _set("adversaries", 0, "bound", "epsilon", value=lambda one: one + 1e-9)},
+        "bounds and verdict",
+    ),
+    "another bound": (
+        {archive.RESULT: _set("adversaries", 1, "others", 0, "epsilon", value=lambda one: one * 1.001)},
+        "bounds and verdict",
+    ),
+    "the verdict": ({archive.RESULT: _set("verdict", "outcome", value="consistent")}, "bounds and verdict"),
+    "a reason": ({archive.RESULT: _set("verdict", "reasons", 0, value="all is well")}, "bounds and verdict"),
+    "the confidence": (
+        {archive.AUDIT: _set("audit", "config", "audit", "confidence", value=0.9)},
+        "bounds and verdict",
+    ),
+    "the data": ({archive.AUDIT: _set("audit", "config", "data", "rows", value=61)}, "config and claim"),
+    "the steps": ({archive.AUDIT: _set("audit", "config", "training", "steps", value=5)}, "config and claim"),
+    "the seed": ({archive.AUDIT: _set("audit", "config", "audit", "seed", value=1)}, "runs"),
+    "the claim": (
+        {archive.AUDIT: _set("audit", "claim", "mechanism", "noise_multiplier", value=0.9)},
+        "config and claim",
+    ),
+    "the promise": (
+        {archive.AUDIT: _set("audit", "subject", "guarantee", "epsilon", value=lambda one: one / 2)},
+        "config and claim",
+    ),
+    "a version": ({archive.AUDIT: _set("audit", "versions", "numpy", value="1.0.0")}, "bounds and verdict"),
+    "an attack": (
+        {archive.AUDIT: _set("audit", "members", 0, "attack", "copies", value=1)},
+        "config and claim",
+    ),
+    "a page": ({archive.REPORT: lambda content: content.replace(b"inconclusive", b"consistent", 1)}, "report"),
+    "a byte of a page": ({archive.REPORT: lambda content: content[:-1] + b" "}, "report"),
+    "the text": ({archive.README: lambda content: content + b"Trust us.\n"}, "files"),
+}
+
+
+@pytest.mark.parametrize("what", FORGERIES)
+def test_one_changed_value_is_found_with_and_without_new_sums(forge, built_in, what):
+    changes, where = FORGERIES[what]
+    found = coalmine.verify(forge(built_in, changes, manifest=False), sample=0)
+    assert found.exit_code == 1
+    assert check(found, "files").held == "differs"
+    found = coalmine.verify(forge(built_in, changes), sample=0)
+    assert found.exit_code == 1, found.to_json()
+    assert check(found, where).held == "differs"
+    assert check(found, where).differences
+
+
+@pytest.mark.parametrize(
+    "what", ["the data", "the steps", "the claim", "the promise", "an attack", "the seed", "a world"]
+)
+def test_the_same_where_all_that_follows_is_made_to_fit(forge, built_in, what):
+    changes, where = FORGERIES[what]
+    found = coalmine.verify(forge(built_in, changes, honest=True), sample=0)
+    assert check(found, "bounds and verdict").held == "passed"
+    assert check(found, "report").held == "passed"
+    assert found.exit_code == 1
+    assert check(found, where).held == "differs"
+
+
+def test_a_version_that_is_made_to_fit_is_no_full_verification(forge, built_in):
+    changes, _ = FORGERIES["a version"]
+    found = coalmine.verify(forge(built_in, changes, honest=True), sample=1)
+    assert found.exit_code == 3
+    assert "numpy 1.0.0" in check(found, "versions").words
+
+
+def test_a_score_that_all_is_made_to_fit_is_found_by_training(forge, built_in):
+    run = Contents.from_files(members(built_in), where=built_in).record.members[0].run
+
+    def lower(rows):
+        rows[8][2] = repr(math.nextafter(float(rows[8][2]), 0.0))  # the smallest change there is
+
+    forged = forge(built_in, {run: lower}, honest=True)
+    assert coalmine.verify(forged, sample=0).exit_code == 3  # nothing else can tell
+    found = coalmine.verify(forged, sample=192)
+    assert found.exit_code == 1
+    [line] = found.differences
+    assert line.startswith("trial 7 of clipbkd (copies=2)")
+    assert run[:12] in line
+
+
+def test_scores_of_an_own_training_are_found_too(forge, own_bundle):
+    run = Contents.from_files(members(own_bundle), where=own_bundle).record.members[0].run
+
+    def fail(rows):
+        row = next(one for one in rows[1:] if one[2])
+        row[2] = ""  # it failed, says the forger
+
+    forged = forge(own_bundle, {run: fail}, honest=True)
+    found = coalmine.verify(forged, **NAMED, sample=128)
+    assert found.exit_code == 1
+    assert "nan in the bundle" in found.differences[0]
+
+
+@given(data=st.data())
+@settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+)
+def test_any_changed_value_is_found(forge, built_in, data):
+    """Whatever leaf is changed, and however: the bundle does not verify, though its sums fit."""
+    edited = []
+    name = data.draw(st.sampled_from([archive.AUDIT, archive.RESULT, "table"]))
+    if name == "table":
+
+        def edit(rows):
+            row = rows[data.draw(st.integers(1, len(rows) - 1))]
+            at = data.draw(st.integers(0, len(row) - 1))
+            old, new = row[at], data.draw(st.sampled_from(["", "0", "1", "0.5", "-3.25", "1e300", "nan", "x"]))
+            row[at] = new if new != old else "7"
+
+        name = ""
+    else:
+
+        def edit(tree):
+            leaves = list(_leaves(tree))
+            holder, key, top = leaves[data.draw(st.integers(0, len(leaves) - 1))]
+            edited.append(top)
+            old = holder[key]
+            others = [
+                one for one in (old, None, True, 0, 1, -1, 2.5, "x", "infinity", [], {}) if repr(one) != repr(old)
+            ]
+            if isinstance(old, (int, float)) and not isinstance(old, bool):
+                others.append(old + 1)
+            holder[key] = data.draw(st.sampled_from(others))
+
+    try:
+        forged = forge(built_in, {name: edit})
+        found = coalmine.verify(forged, sample=0)
+    except InvalidInputError:
+        return  # no bundle says such a thing
+    event(f"{name or 'table'}: {', '.join(one.name for one in found.checks if one.held == 'differs')}")
+    if found.exit_code == 3 and name == "":  # a score may move between its neighbours: nothing that it proves changes
+        one, other = (Contents.from_files(members(path), where=path).result() for path in (built_in, forged))
+        assert one.to_json() == other.to_json()
+        return
+    # Where and with what a trial was trained can only be said; sample = 0 leaves it at 3.
+    assert found.exit_code == 1 or (name == archive.AUDIT and edited[0] in ("made", "runs")), found.to_json()
+
+
+def _leaves(tree, top=None):
+    """Every value of a tree that holds no other: what holds it, its key, and the key at the top."""
+    for key, value in list(tree.items() if isinstance(tree, dict) else enumerate(tree)):
+        if isinstance(value, (dict, list)) and value:
+            yield from _leaves(value, top or key)
+        else:
+            yield tree, key, top or key
+
+
+# ---- what a sample finds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("trainings", "trained", "changed"), [(1000, 32, 100), (192, 32, 2), (50, 10, 45), (7, 7, 1)])
+def test_the_probability_is_that_of_drawing_without_replacement(trainings, trained, changed):
+    chance = Sampled(seed=0, trained=trained, trainings=trainings).found(changed=changed)
+    exact = 1.0 - stats.hypergeom(trainings, changed, trained).pmf(0)
+    assert chance == pytest.approx(exact, abs=1e-12)
+    assert chance >= 1.0 - (1.0 - changed / trainings) ** trained - 1e-12
+
+
+def test_the_drawing_finds_as_often_as_it_says(built_in):
+    contents = Contents.from_files(members(built_in), where=built_in)
+    units = again.drawn(contents, sample=10**6, seed=0)
+    assert [unit.index for unit in units] == [*range(64)] * 3
+    assert len({unit.run for unit in units}) == 3
+    changed = set(units[::24])  # 8 of 192
+    hits = sum(bool(changed & set(again.drawn(contents, sample=32, seed=seed))) for seed in range(400))
+    chance = Sampled(seed=0, trained=32, trainings=192).found(changed=8)
+    assert abs(hits / 400 - chance) < 5.0 * math.sqrt(chance * (1.0 - chance) / 400)  # fails by chance: below 1e-6
+
+
+# ---- other machines --------------------------------------------------------------------------------------------
+
+
+def test_other_versions_are_compared_to_a_tolerance_and_said(monkeypatch, built_in):
+    here = machine.versions()
+    monkeypatch.setattr(machine, "versions", lambda: {**here, "numpy": "9.9.9"})
+    found = coalmine.verify(built_in, sample=8)
+    assert found.exit_code == 3
+    assert f"numpy {here['numpy']} (9.9.9 here)" in check(found, "versions").words
+    assert "8 within 0.1% of the scores' interquartile range" in check(found, "trained again").words
+    assert "to 1e-06" in check(found, "bounds and verdict").words
+
+
+@pytest.mark.parametrize(("off", "code"), [(0.0005, 0), (0.005, 1)])
+def test_on_another_instruction_set_a_score_must_come_back_within_the_tolerance(forge, built_in, off, code):
+    contents = Contents.from_files(members(built_in), where=built_in)
+    run = contents.record.members[0].run
+    low, high = np.quantile(contents.runs[run].score, [0.25, 0.75]).tolist()
+
+    def elsewhere(tree):
+        for one in tree["runs"].values():
+            for origin in one["origins"]:
+                origin["device"] = origin["device"].partition(",")[0] + ", VSX"
+
+    def shift(rows):
+        rows[8][2] = repr(float(rows[8][2]) + off * (high - low))
+
+    found = coalmine.verify(forge(built_in, {archive.AUDIT: elsewhere, run: shift}, honest=True), sample=192)
+    assert found.exit_code == code, found.to_json()
+    if code:
+        assert found.differences[0].startswith("trial 7 of clipbkd")
+
+
+def test_noise_of_another_kind_of_device_is_not_compared(forge, built_in):
+    def elsewhere(tree):
+        for one in tree["runs"].values():
+            for origin in one["origins"]:
+                origin["device"] = "cpu float16, AVX2"
+
+    found = coalmine.verify(forge(built_in, {archive.AUDIT: elsewhere}, honest=True), sample=4)
+    assert found.exit_code == 3
+    assert "draws other noise" in check(found, "trained again").words
+
+
+@pytest.mark.parametrize(
+    ("said", "found", "exact", "lines"),
+    [
+        ({"a": 1.0}, {"a": 1.0 + 1e-9}, True, 1),
+        ({"a": 1.0}, {"a": 1.0 + 1e-9}, False, 0),
+        ({"a": 1.0}, {"a": 1.001}, False, 1),
+        ({"a": 1}, {"a": True}, True, 1),
+        ({"a": [1, 2]}, {"a": [1]}, True, 1),
+        ({"a": None}, {}, True, 1),
+        ({}, {"a": "x"}, True, 1),
+    ],
+)
+def test_differences_are_named(said, found, exact, lines):
+    named = differences(said, found, exact=exact)
+    assert len(named) == lines
+    assert all(line.startswith("a: ") for line in named)

@@ -83,8 +83,8 @@ def audit(
     batched: Annotated[
         int | None,
         typer.Option(
-            help="With --train: it trains many, called as train(dataset, seeds) with at most so many seeds, and gives as "
-            "many models."
+            help="With --train: it trains many, called as train(dataset, seeds) with at most so many seeds, and gives "
+            "as many models."
         ),
     ] = None,
     threads: Annotated[

@@ -83,8 +83,7 @@ def beside(accountant):
             failed.append(f"{words}: {type(error).__name__}")
             continue
         report = coalmine.check_accountant(epsilon, delta=DELTA, ran=setting)
-        for finding in report.findings:
-            understated.append(f"{finding.fault}: {epsilon:.3f} for {words}, allowed {finding.allowed:.3f}")
+        understated += [f"{one.fault}: {epsilon:.3f} for {words}, proved {one.allowed:.3f}" for one in report.findings]
         excess.append(epsilon / standard.epsilon_at_least(setting, delta=DELTA) - 1.0)
     found = (
         [f"above what is proved from below by {100 * min(excess):.2f} % to {100 * max(excess):.2f} %"] if excess else []

@@ -95,7 +95,8 @@ def bayes_given(dataset, seed):
     return bayes(dataset, seed, bounds=(-1.0, 1.0))
 
 
-def bayes_tenfold(dataset, seed):  # its ε is shared among counts, means and variances, and this attack sees the means
+def bayes_tenfold(dataset, seed):
+    """Its ε is shared among counts, means and variances, and this attack sees the means alone."""
     return bayes(dataset, seed, bounds=(-1.0, 1.0), epsilon=10.0 * EPSILON)
 
 

@@ -1,4 +1,4 @@
-"""jax-privacy: the step of examples/jax_privacy_training.py, 1000 trainings of it at once, and one run with many canaries.
+"""jax-privacy: the step of examples/jax_privacy_training.py, 1000 trainings of it at once, and one run.
 
 A row that was not sampled is padding, so both worlds have the same shapes; neighbors differ in one row added.
 """

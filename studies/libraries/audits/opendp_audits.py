@@ -1,6 +1,6 @@
 """OpenDP: measurements at the ε that their own privacy maps state, with the neighbors of their input metric.
 
-The symmetric distance of 1 is one row added or removed; for a data set of known size the distance of 2 is one row replaced.
+The symmetric distance of 1 is one row added or removed; where the size is known, the distance of 2 is one row replaced.
 OpenDP takes its randomness from the system, so the seed of a trial decides nothing and a trial cannot be repeated.
 """
 

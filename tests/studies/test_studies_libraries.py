@@ -31,8 +31,8 @@ def test_every_environment_is_pinned_and_has_audits_and_results(runner):
         pins = [*environment["requirements"], *([environment["torch"]] if "torch" in environment else [])]
         assert all(re.fullmatch(r"[a-z-]+==[0-9.]+", pin) for pin in pins)
         tree = ast.parse((HERE / "audits" / f"{library}_audits.py").read_text(encoding="utf-8"))
-        names = [target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
-        assert "CASES" in names
+        targets = [target for node in tree.body if isinstance(node, ast.Assign) for target in node.targets]
+        assert "CASES" in [target.id for target in targets if isinstance(target, ast.Name)]
         results = json.loads((HERE / "results" / f"{library}.json").read_text(encoding="utf-8"))
         assert results
         assert {one["verdict"] for one in results} <= {"consistent", "refuted", "inconclusive"}

@@ -172,7 +172,12 @@ def audit(
             json=json,
             report=report,
         )
-    own = {"worlds": worlds, "timeout": timeout, "claim_dpsgd": claim_dpsgd, "control_train": control_train}
+    own: dict[str, object] = {
+        "worlds": worlds,
+        "timeout": timeout,
+        "claim_dpsgd": claim_dpsgd,
+        "control_train": control_train,
+    }
     own |= {"batched": batched, "threads": threads, "depends_on": depends_on or None, "messages": messages or None}
     for option, value in own.items():
         if value is not None:

@@ -14,7 +14,7 @@ SECONDS ?= 3600
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests dist test-dist test-minimal test-newest ray bench coverage fuzz soak format clean
+.PHONY: help audit test lint types layers tests dist test-dist test-minimal test-newest ray bench coverage libraries fuzz soak format clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -84,6 +84,9 @@ bench: $(VENV)/.test ## Run every benchmark, print ratios, write build/bench.jso
 coverage: $(VENV)/.test ## Measure the miss rate of every lower bound, rewrite docs/coverage.md
 	$(BIN)/python -m coalmine.bounds.coverage --output docs/coverage.md
 	$(BIN)/python -m coalmine.one_run.coverage --append docs/coverage.md
+
+libraries: ## Audit released libraries, each in its own environment (LIBRARY=opacus: one of them), rewrite docs/studies/libraries.md
+	$(PYTHON) studies/libraries/run.py $(LIBRARY)
 
 fuzz: $(VENV)/.test ## Throw 10,000 generated bad inputs at every command, the config and the Python functions
 	$(BIN)/python tests/fuzz/fuzz_run.py --inputs 10000 --output build/fuzz.jsonl

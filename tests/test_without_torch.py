@@ -127,3 +127,44 @@ def test_what_needs_them_says_so_in_one_line(run):
     said = run(command=["audit", "--trials", "16"], expected=2)
     assert said.strip() == "coalmine audit: this needs torch: install it with pip install 'coalmine[train]'"
     assert "clipbkd" in run(command=["adversaries"])
+
+
+def test_one_run_from_the_seal_to_the_verdict(run):
+    """Canaries under seal, one training in NumPy that releases the sum of their gradients, scores, judge.
+
+    A fifth of the noise that was claimed: scores are 5 standard deviations apart in the place of 1, so 99 % of 500
+    guesses are right, and fewer than 90 % never (chance below 1e-30, whatever the coins are).
+    """
+    claim = ["--noise-multiplier", "2", "--sample-rate", "1", "--steps", "4", "--delta", "1e-5"]
+    kind = ["--kind", "dirac", "--parameters", "500", "--canaries", "500"]
+    run(command=["one-run", "prepare", *kind, *claim, "--out", "sealed"])
+    run(
+        "import csv\n"
+        "import numpy as np\n"
+        "extra, ask = np.load('sealed/train/run-1.npz'), np.load('sealed/score/run-1.npz')\n"
+        "rng, released = np.random.default_rng(0), np.zeros(500)\n"
+        "for _ in range(4):\n"
+        "    np.add.at(released, extra['indices'].ravel(), extra['values'].ravel())\n"
+        "    released += 0.4 * rng.normal(size=500)\n"
+        "scores = (released[ask['indices']] * ask['values']).reshape(500, -1).sum(axis=1)\n"
+        "with open('scores.csv', 'w', newline='') as file:\n"
+        "    csv.writer(file).writerows([('id', 'score'), *zip(ask['id'], scores)])"
+    )
+    said = run(command=["one-run", "judge", "--run", "sealed", "--scores", "scores.csv"], expected=1)
+    assert "refuted" in said.lower()
+
+
+def test_one_run_in_python(run):
+    out = run(
+        "import numpy as np\n"
+        "import coalmine\n"
+        "mechanism = coalmine.DpSgd(sample_rate=1.0, noise_multiplier=2.0, steps=4)\n"
+        "game = coalmine.one_run.begin(coalmine.one_run.canaries.dirac(parameters=500, canaries=500),\n"
+        "    claim=coalmine.MechanismClaim(mechanism=mechanism, delta=1e-5), seed=0)\n"
+        "released = np.random.default_rng(0).normal(size=500)\n"
+        "for one in game.included.indices.ravel():\n"
+        "    released[one] += 5.0\n"
+        "result = game.judge(released[game.canaries.indices].ravel())\n"
+        "print(result.verdict.outcome, round(result.epsilon, 1))"
+    )
+    assert out.split()[0] == "refuted"

@@ -46,6 +46,11 @@ class Trainer:
         return self.fit(dataset, seed)
 
 
+def gpu(dataset, seed):
+    """The GPU that this process may see, and which the training calls cuda:0."""
+    return float(os.environ["CUDA_VISIBLE_DEVICES"])
+
+
 CALLS = []
 
 

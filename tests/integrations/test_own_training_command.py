@@ -1,13 +1,17 @@
 """``coalmine audit --train``: exit codes, words, and the same trials as from Python."""
 
+import importlib
 import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import coalmine
 from coalmine.cli import main
+from coalmine.store import Store
 
 HERE = Path(__file__).parent
 
@@ -161,3 +165,62 @@ def test_bad_input_ends_with_two_and_one_line(run, arguments, words):
     assert (code, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
+
+
+def test_trainings_of_many_seeds_threads_and_what_they_depend_on(run, tmp_path):
+    settings = tmp_path / "settings.json"
+    settings.write_text("{}")
+    many = ("audit", "--train", "own_functions:train_many", "--score", "own_functions:score", "--trials", "64")
+    options = ("--claim-epsilon", "1", "--batched", "16", "--threads", "1", "--json")
+    named = ("--depends-on", f"settings={settings}", "--depends-on", "release=text:2026.1")
+    code, out, _ = run(*many, *options, *named)
+    assert code == 1
+    before = json.loads(out)
+    settings.write_text("[]")
+    after = json.loads(run(*many, *options, *named)[1])
+    again = json.loads(run(*many, *options, *named)[1])
+    runs = [found["adversaries"][0]["run"] for found in (before, after, again)]
+    assert runs[0] != runs[1] == runs[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--batched", "0"), "batched = 0"),
+        (("--threads", "0"), "threads = 0"),
+        (("--depends-on", "settings"), "expected name=path or name=text:value"),
+        (("--depends-on", "settings=nowhere.json"), "no such file or folder"),
+        (("--device", "tpu"), "device = 'tpu'"),
+        (("--device", "cuda:1"), "'cpu' or 'cuda' with --engine = 'inline'"),
+    ],
+)
+def test_wrong_options_of_own_trainings_are_named(run, options, words):
+    code, _, err = run(*OWN, "--claim-epsilon", "1", *options)
+    assert code == 2
+    assert words in err
+
+
+def test_options_of_own_trainings_need_one(run):
+    code, _, err = run("audit", "--batched", "8")
+    assert code == 2
+    assert "batched is not allowed without train" in err
+
+
+def test_each_of_several_gpus_has_a_process_that_sees_it_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3,9")
+    monkeypatch.chdir(HERE)
+    monkeypatch.setattr(sys, "path", [str(HERE), *sys.path])
+    own = importlib.import_module("own_functions")
+    with Store.opened(tmp_path / "trials.db") as store:
+        result = coalmine.audit_function(
+            own.gpu,
+            own.score,
+            worlds=own.worlds,
+            claim_epsilon=1.0,
+            trials=64,
+            store=store,
+            execution=coalmine.Execution(device="cuda:1,cuda:2"),
+            depends_on={"environment": "the GPUs"},
+        )
+        scores = store.scores(result.strongest.run).score
+    assert set(np.unique(scores)) == {3.0, 9.0}

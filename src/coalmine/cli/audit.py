@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,6 +83,24 @@ def audit(
         ),
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="With --train: the most seconds one training may take.")] = None,
+    batched: Annotated[
+        int | None,
+        typer.Option(
+            help="With --train: it trains many, called as train(dataset, seeds) with at most so many seeds, and gives "
+            "as many models."
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="With --train: the most threads of torch and BLAS in each process.")
+    ] = None,
+    depends_on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--depends-on",
+            help="With --train: what else decides a training: name=path of a file or folder, or name=text:value "
+            "(repeatable).",
+        ),
+    ] = None,
     messages: Annotated[
         bool,
         typer.Option(
@@ -140,15 +158,17 @@ def audit(
             raise InvalidInputError("adversary is not allowed with train: the score that you give is the adversary")
         if any(one.startswith("audit.control=") for one in overrides):
             raise InvalidInputError("control is not allowed with train: expected --control-train module:function")
-        if device != "cpu" or data_dir is not None:
-            wrong = "device" if device != "cpu" else "data_dir"
-            raise InvalidInputError(f"{wrong} is not allowed with train: your own functions choose where they train")
+        if data_dir is not None:
+            raise InvalidInputError("data_dir is not allowed with train: your own functions read their own data")
         return run_own_training(
             (train, score, worlds),
             overrides,
             control=control_train,
             claim_dpsgd=claim_dpsgd,
             timeout=timeout,
+            batched=batched,
+            threads=threads,
+            depends_on=_depends_on(depends_on or ()),
             messages=messages,
             name=name,
             tags=tag or (),
@@ -157,12 +177,38 @@ def audit(
             json=json,
             report=report,
         )
-    own = {"worlds": worlds, "timeout": timeout, "claim_dpsgd": claim_dpsgd, "control_train": control_train}
-    for option, value in {**own, "messages": messages or None}.items():
+    own: dict[str, object] = {
+        "worlds": worlds,
+        "timeout": timeout,
+        "claim_dpsgd": claim_dpsgd,
+        "control_train": control_train,
+    }
+    own |= {"batched": batched, "threads": threads, "depends_on": depends_on or None, "messages": messages or None}
+    for option, value in own.items():
         if value is not None:
             raise InvalidInputError(f"{option} is not allowed without train: expected --train module:function too")
     settings = configs.load(config, preset=preset, overrides=overrides, adversaries=adversary)
     return run_audit(settings, store=store, execution=execution, json=json, report=report, name=name, tags=tag or ())
+
+
+def _depends_on(texts: Sequence[str]) -> dict[str, Path | str]:
+    """What ``--depends-on`` names: files and folders that are there, or texts."""
+    found: dict[str, Path | str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value or name in found:
+            raise InvalidInputError(
+                f"depends_on = {text!r} is not allowed: expected name=path or name=text:value, every name once"
+            )
+        if value.startswith("text:"):
+            found[name] = value.removeprefix("text:")
+        elif Path(value).exists():
+            found[name] = Path(value)
+        else:
+            raise InvalidInputError(
+                f"depends_on = {text!r} is not allowed: no such file or folder; expected a path, or name=text:value"
+            )
+    return found
 
 
 def run_audit(
@@ -197,6 +243,9 @@ def run_own_training(
     control: str | None,
     claim_dpsgd: str | None,
     timeout: float | None,
+    batched: int | None,
+    threads: int | None,
+    depends_on: Mapping[str, Path | str],
     messages: bool,
     name: str | None,
     tags: Sequence[str],
@@ -234,6 +283,9 @@ def run_own_training(
             trials=question.trials,
             seed=question.seed,
             timeout=timeout,
+            batched=batched,
+            threads=threads,
+            depends_on=depends_on,
             messages=messages,
             name=name,
             tags=tags,

@@ -14,9 +14,12 @@ from coalmine.errors import InvalidInputError
 if TYPE_CHECKING:
     from coalmine.bounds import Method, Optimistic
     from coalmine.bounds.thresholds import Rule
-    from coalmine.records import Counts, DpSgd, Estimate, LowerBound, Scores
+    from coalmine.integrations.tool_files import ToolScores
+    from coalmine.integrations.tool_formulas import ToolClaim
+    from coalmine.records import Counts, DpSgd, Estimate, LowerBound, OneRunScores, Scores
 
 _METHODS = ("clopper-pearson", "gdp", "dpsgd", "bayesian", "anytime", "one-run", "one-run-fdp")
+_SOURCES = ("auto", "coalmine", "jax-privacy", "opake", "privacyguard", "ml-privacy-meter")
 _RULES = "sup, ranks, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
 
 
@@ -42,8 +45,26 @@ def bound(
     positives: Annotated[int | None, typer.Option("--positives", help="Trials in world 1.")] = None,
     scores: Annotated[
         Path | None,
-        typer.Option("--scores", help="CSV, Parquet or .npz: world,score; with --one-run: id,included,score."),
+        typer.Option("--scores", help="CSV, JSON, Parquet or .npz: world,score; with --one-run: id,included,score."),
     ] = None,
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Who made the scores: coalmine, jax-privacy, opake, privacyguard, ml-privacy-meter, or auto (by the "
+            "names in the file).",
+            autocompletion=beginning_with(lambda: _SOURCES),
+        ),
+    ] = "auto",
+    scores_out: Annotated[
+        Path | None,
+        typer.Option(
+            "--scores-out", help="With --from: the scores of non-members, where --scores holds those of members alone."
+        ),
+    ] = None,
+    member_scores: Annotated[
+        str, typer.Option("--member-scores", help="higher or lower: which scores speak for a member (world 1).")
+    ] = "higher",
     threshold: Annotated[
         str | None, typer.Option("--threshold", help=f"How the threshold of scores is chosen: {_RULES}.")
     ] = None,
@@ -60,7 +81,14 @@ def bound(
     ] = None,
     sampling: SamplingName = "poisson",
     relation: RelationName = "add-remove",
-    one_run: Annotated[bool, typer.Option("--one-run", help="One training with many canaries.")] = False,
+    one_run: Annotated[
+        bool | None,
+        typer.Option(
+            "--one-run/--no-one-run",
+            help="One training with many canaries, or (the default but for scores of opake, privacyguard and "
+            "ml-privacy-meter) a training for every score.",
+        ),
+    ] = None,
     canaries: Annotated[int | None, typer.Option("--canaries", help="One run: number of canaries.")] = None,
     guesses: Annotated[int | None, typer.Option("--guesses", help="One run: how many were guessed.")] = None,
     correct: Annotated[int | None, typer.Option("--correct", help="One run: how many guesses were right.")] = None,
@@ -73,14 +101,24 @@ def bound(
     seed: Annotated[int, typer.Option("--seed", help="Seed of the hold-out split, the simulations and ties.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """The ε that trials prove: a lower bound that holds at the stated confidence, from counts, scores or one run."""
+    """The ε that trials prove: a lower bound that holds at the stated confidence, from counts, scores or one run.
+
+    Scores of other auditing tools are read as they are, and what those tools would claim is shown beside what holds.
+    """
     from coalmine.bounds import Evidence
     from coalmine.cli._evidence import choose_method, known_mechanism
+    from coalmine.records import OneRunScores
 
+    foreign = _foreign(scores, source, scores_out, one_run=one_run, member_scores=member_scores)
+    if foreign is not None:
+        one_run = isinstance(foreign.evidence, OneRunScores)
     chosen = choose_method(method or ("one-run" if one_run else "clopper-pearson"), family)
-    if (chosen.evidence is Evidence.ONE_RUN) is not one_run:
+    if (chosen.evidence is Evidence.ONE_RUN) is not bool(one_run):
         where = "with --one-run: its evidence is not" if one_run else "without --one-run: its evidence is"
         raise InvalidInputError(f"method = {method!r} is not allowed {where} one run")
+    given = (
+        foreign.evidence if foreign is not None else _own(scores, one_run=bool(one_run), member_scores=member_scores)
+    )
     counts = {
         "false_positives": false_positives,
         "negatives": negatives,
@@ -95,7 +133,7 @@ def bound(
         found = _one_run(
             chosen,
             guessed,
-            scores,
+            given,
             numbers=(guess_in, guess_out),
             common={"delta": delta, "confidence": confidence, "relation": relation_named(relation), "seed": seed},
         )
@@ -105,16 +143,82 @@ def bound(
         found = _trials(
             chosen,
             counts,
-            scores,
+            given,
             rule=threshold,
             seed=seed,
             common={"delta": delta, "confidence": confidence, "copies": copies, "relation": relation_named(relation)},
             mechanism=mechanism,
         )
+    claims: tuple[ToolClaim, ...] = ()
+    if foreign is not None:
+        from coalmine.integrations.tool_formulas import tool_claims
+
+        claims = tool_claims(foreign, delta=delta, confidence=confidence, seed=seed)
     if as_json:
-        print_json(found.to_dict())
-    else:
-        _show(found)
+        print_json(found.to_dict() | (_claimed(foreign, claims) if foreign is not None else {}))
+        return
+    _show(found)
+    if foreign is not None:
+        _show_claims(foreign, claims)
+
+
+def _foreign(
+    path: Path | None, source: str, nonmembers: Path | None, *, one_run: bool | None, member_scores: str
+) -> ToolScores | None:
+    """Scores of another tool, or None where there are none."""
+    from coalmine import _validate
+
+    _validate.choice("from", source, _SOURCES)
+    if path is None:
+        if source not in ("auto", "coalmine") or nonmembers is not None:
+            raise InvalidInputError("scores is missing: expected --scores with a file beside --from or --scores-out")
+        return None
+    from coalmine.integrations.tool_files import detect_tool, read_tool_scores
+
+    if source == "coalmine" or (source == "auto" and nonmembers is None and detect_tool(path) is None):
+        if nonmembers is not None:
+            raise InvalidInputError("scores_out is not allowed with --from coalmine: expected both worlds in one file")
+        return None
+    return read_tool_scores(path, tool=source, nonmembers=nonmembers, one_run=one_run, member_scores=member_scores)
+
+
+def _own(path: Path | None, *, one_run: bool, member_scores: str) -> Scores | OneRunScores | None:
+    """Scores in a file of our own, with the direction that was said."""
+    from coalmine import _validate
+    from coalmine.integrations.score_files import read_canaries, read_scores
+    from coalmine.records import OneRunScores, Scores
+
+    _validate.choice("member_scores", member_scores, ("higher", "lower"))
+    if path is None:
+        if member_scores != "higher":
+            raise InvalidInputError("member_scores = lower is not allowed without --scores")
+        return None
+    sign = 1.0 if member_scores == "higher" else -1.0
+    if one_run:
+        canaries = read_canaries(path)
+        return OneRunScores(canaries.included, sign * canaries.score, canaries.ids)
+    trials = read_scores(path)
+    return Scores(sign * trials.world0, sign * trials.world1)
+
+
+def _claimed(foreign: ToolScores, claims: tuple[ToolClaim, ...]) -> dict[str, Any]:
+    """What belongs to scores of another tool, as JSON."""
+    found = {"tool": foreign.tool, "notes": list(foreign.notes), "would_claim": [one.to_dict() for one in claims]}
+    return {"other_tool": found}
+
+
+def _show_claims(foreign: ToolScores, claims: tuple[ToolClaim, ...]) -> None:
+    """What the other tool would claim, with what each number leaves out."""
+    print_lines([""])
+    print_table(
+        f"What {foreign.tool} would say of these scores (its formulas, computed again; not bounds of ours)",
+        ("formula", "epsilon", "delta", "level"),
+        [
+            (one.formula, number(one.epsilon), f"{one.delta:g}", "-" if one.level is None else f"{one.level:.3g}")
+            for one in claims
+        ],
+    )
+    print_lines([*(f"- {one.formula}: {one.holds}" for one in claims), *(f"Note: {note}" for note in foreign.notes)])
 
 
 def _refuse(options: dict[str, Any], where: str) -> None:
@@ -167,7 +271,7 @@ def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
 def _trials(
     method: Method,
     counts: dict[str, int | None],
-    path: Path | None,
+    scores: Scores | OneRunScores | None,
     *,
     rule: str | None,
     seed: int,
@@ -176,11 +280,10 @@ def _trials(
 ) -> LowerBound | Estimate:
     """Independent trials, counted or scored."""
     from coalmine import bounds
-    from coalmine.cli._evidence import read_scores
 
-    evidence: Counts | Scores
+    evidence: Any
     threshold = None
-    if path is None:
+    if scores is None:
         if rule is not None:
             raise InvalidInputError(f"threshold = {rule!r} is not allowed with counts: the counts have one already")
         evidence = _counts(counts)
@@ -193,7 +296,7 @@ def _trials(
                 f"method = {method.name!r} is not allowed with --scores: expected counts of a fixed test"
             )
         usual = "ranks" if method.needs_mechanism else "sup"
-        evidence, threshold = read_scores(path), parse_rule(rule or usual, seed=seed)
+        evidence, threshold = scores, parse_rule(rule or usual, seed=seed)
     found: LowerBound | Estimate = bounds.lower_bound(
         evidence, method=method.name, threshold=threshold, mechanism=mechanism, **common
     )
@@ -203,17 +306,16 @@ def _trials(
 def _one_run(
     method: Method,
     guessed: dict[str, int | None],
-    path: Path | None,
+    scores: Scores | OneRunScores | None,
     *,
     numbers: tuple[int | None, int | None],
     common: dict[str, Any],
 ) -> LowerBound:
     """One run, counted or scored."""
     from coalmine import bounds
-    from coalmine.cli._evidence import read_canaries
 
     pairs = None
-    if path is None:
+    if scores is None:
         _refuse({"guess_in": numbers[0], "guess_out": numbers[1]}, "without --scores: the guesses are counted already")
         missing = ["--" + name for name, value in guessed.items() if value is None]
         if missing:
@@ -223,7 +325,7 @@ def _one_run(
         evidence: Any = bounds.Guesses(**guessed)  # type: ignore[arg-type]
     else:
         _refuse(guessed, "with --scores: the guesses are counted here")
-        evidence = read_canaries(path)
+        evidence = scores
         if numbers != (None, None):
             pairs = [(numbers[0] or 0, numbers[1] or 0)]
     assert method.from_run is not None

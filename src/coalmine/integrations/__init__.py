@@ -5,17 +5,36 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coalmine.integrations.functions import audit_function, load_function, load_worlds, parse_dpsgd
+    from coalmine.integrations.tool_files import ToolScores, detect_tool, read_tool_scores
+    from coalmine.integrations.tool_formulas import ToolClaim, tool_claims
     from coalmine.integrations.worlds import Worlds, neighbours
 
-__all__ = ["Worlds", "audit_function", "load_function", "load_worlds", "neighbours", "parse_dpsgd"]
+__all__ = [
+    "ToolClaim",
+    "ToolScores",
+    "Worlds",
+    "audit_function",
+    "detect_tool",
+    "load_function",
+    "load_worlds",
+    "neighbours",
+    "parse_dpsgd",
+    "read_tool_scores",
+    "tool_claims",
+]
 
 _WHERE = {
+    "ToolClaim": "tool_formulas",
+    "ToolScores": "tool_files",
     "Worlds": "worlds",
     "audit_function": "functions",
+    "detect_tool": "tool_files",
     "load_function": "functions",
     "load_worlds": "functions",
     "neighbours": "worlds",
     "parse_dpsgd": "functions",
+    "read_tool_scores": "tool_files",
+    "tool_claims": "tool_formulas",
 }
 
 

@@ -93,7 +93,8 @@ def audit_function(
         messages: whether to keep what exceptions say, and texts bound to the functions, in the store and the report:
             they may quote the data.
         store: where trials are kept, and reused as long as nothing that shapes them has changed.
-        execution: another engine than processes of this machine (``Execution(engine="ray")``), in the place of
+        execution: another engine than processes of this machine (``Execution(engine="ray")``), or its GPUs
+            (``Execution(device="cuda:0,cuda:1")``: a process for each, which sees that one alone), in the place of
             ``workers``.
         watcher: is told how it goes. Without one there is a progress bar on a terminal and in a notebook.
         name: what you call this audit, to find it again (``coalmine view``); never changes a result.
@@ -115,8 +116,8 @@ def audit_function(
     limited = None if threads is None else _validate.integer("threads", threads, at_least=1)
     many = None if batched is None else _validate.integer("batched", batched, at_least=1)
     how = Execution(workers=workers) if execution is None else execution
-    if how.device not in ("cpu", "cuda"):
-        raise _validate.reject("device", how.device, "'cpu' or 'cuda': a training of your own chooses its GPU itself")
+    if how.engine != "local" and how.device not in ("cpu", "cuda"):
+        raise _validate.reject("device", how.device, f"'cpu' or 'cuda' with engine = {how.engine!r}")
     if how.engine == "inline" and limit is not None:
         raise InvalidInputError("timeout is not allowed with engine = 'inline': it needs a process that can be ended")
     scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
@@ -191,13 +192,14 @@ def audit_function(
         members = {one.run: section.trials for one in games}
         opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
         for one in games:
+            task = one.task.on(how.devices[0])
             if how.engine != "inline":
-                _check_portable(one.task)
+                _check_portable(task)
             done = opened.parts(one.run, below=section.trials)
             who = f"{NAME} ({settings.train})" if one is games[0] else f"control ({title(one.task.train)})"
             watching.begin(who, trials=section.trials, copies=built.copies, done=done)
             missing = blocks_for(section.trials, done=opened.done(one.run))
-            play(one.task, blocks=missing, store=opened, engine=engine, watcher=watching)
+            play(task, blocks=missing, store=opened, engine=engine, watcher=watching)
             watching.end()
         return conclude_and_keep(opened, record)
 

@@ -66,6 +66,7 @@ class FunctionTask:
     With ``batched`` the function trains up to that many trials of one world in one call. With a ``timeout`` each call
     is watched by a thread outside Python, which ends the process when the time is up and leaves a note of where the
     training was. What exceptions say is kept in the store only with ``messages``: they may quote the data.
+    ``visible_gpu`` is the one GPU that its process may see.
 
     A user's code may end its process, hang, or print: it has a process of its own, whatever the number of workers.
     """
@@ -81,6 +82,7 @@ class FunctionTask:
     threads: int | None = None
     timeout: float | None = None
     messages: bool = False
+    visible_gpu: str | None = None
     device: str = "cpu"
     separate: bool = True
 
@@ -90,8 +92,14 @@ class FunctionTask:
         return None if self.batched is None else max(1, 2 * self.batched // BLOCK_SIZE)
 
     def on(self, device: str) -> Self:
-        """Where a user's training runs is the user's business."""
-        return self
+        """On one GPU of several (``cuda:1``): its process sees that one alone, whatever the training calls it."""
+        number = device.partition(":")[2]
+        seen = [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+        if number and seen:  # numbers are of those that this process sees
+            if int(number) >= len(seen):
+                raise InvalidInputError(f"device = {device!r} is not there: CUDA_VISIBLE_DEVICES names {len(seen)}")
+            number = seen[int(number)]
+        return dataclasses.replace(self, visible_gpu=number or None)
 
     def check(self) -> None:
         """An error unless the functions are the same here as where the task was made."""
@@ -109,6 +117,8 @@ class FunctionTask:
     def _play(self, parts: Mapping[int, NDArray[np.int64]], notes: Path | None, *, stops: bool) -> list[BlockResult]:
         """Play some trials; each part of them is a result by itself. One without a score ``stops`` the game."""
         self.check()
+        if self.visible_gpu is not None:  # before the training has loaded CUDA: a worker plays for one GPU alone
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible_gpu
         with _limited(self.threads):
             trained = self._trained_together(np.concatenate(list(parts.values())), notes)
             results = [self._part(name, part, trained, notes, stops=stops) for name, part in parts.items()]

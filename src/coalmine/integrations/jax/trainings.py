@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine import _validate
 from coalmine.auditing.config import Execution
@@ -20,7 +23,9 @@ from coalmine.integrations.worlds import GivenWorlds, Worlds
 Train = Callable[[Any, jax.Array], Any]
 Score = Callable[..., Any]
 TOGETHER = 256
-"""Trainings in one call: enough to keep the cores busy, few enough for their memory."""
+"""Trainings in one call: enough to keep a GPU busy, few enough for their memory."""
+_ON_ONE_CORE = 64
+"""On processors a call is divided into parts of at most so many, of a size that does not depend on the machine."""
 
 
 def audit(
@@ -91,21 +96,30 @@ class Many:
         self.__wrapped__ = train
         self.scores, self.canary, self.together = dict(scores), canary, together
         self._compiled: Any = None
+        self._known: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_compiled": None}  # compiled code stays where it was made
+        return {**vars(self), "_compiled": None, "_known": set()}  # compiled code stays where it was made
 
     def __call__(self, dataset: Any, seeds: Any) -> list[Any]:
         """The scores of one training for each seed."""
         if self._compiled is None:
             self._compiled = jax.jit(jax.vmap(self._one, in_axes=(None, 0)))
         given = np.asarray(seeds, dtype=np.uint32)
-        found = []
-        for first in range(0, len(given), self.together):
-            some = given[first : first + self.together]
-            padded = np.resize(some, self.together)
-            found.append(np.asarray(self._compiled(dataset, padded), dtype=np.float64)[: len(some)])
-        return list(np.concatenate(found))
+        on_cpu = jax.default_backend() == "cpu"
+        size = min(self.together, _ON_ONE_CORE) if on_cpu else self.together
+        parts = [given[first : first + size] for first in range(0, len(given), size)]
+
+        def scores(part: NDArray[np.uint32]) -> NDArray[np.float64]:
+            found = np.asarray(self._compiled(dataset, np.resize(part, size)), dtype=np.float64)
+            return found[: len(part)]
+
+        shapes = str(jax.tree.map(jnp.shape, dataset))
+        first = [] if shapes in self._known else [scores(parts.pop(0))]  # compiled once, not by every thread
+        self._known.add(shapes)
+        # XLA plays a loop of small operations on one core, whatever it has: a thread for each core fills them.
+        with ThreadPoolExecutor(_cores() if on_cpu else 1) as threads:
+            return list(np.concatenate([*first, *threads.map(scores, parts)]))
 
     def _one(self, dataset: Any, seed: jax.Array) -> jax.Array:
         """One training and its scores."""
@@ -117,6 +131,11 @@ class Many:
         if value.size != 1:
             raise InvalidInputError(f"{name} gave an array of shape {value.shape}: expected one number")
         return value.reshape(()).astype(float)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Pick:

@@ -302,7 +302,7 @@ def judge_folder(
         manifest: As in :func:`open_seal`.
         seal: As in :func:`open_seal`.
         digest: As in :func:`open_seal`.
-        control: As in :func:`~coalmine.one_run.judge.judge`; :func:`judge_control` makes it.
+        control: As in :func:`coalmine.one_run.judge`; :func:`judge_control` makes it.
 
     Returns:
         The result. The same scores may be judged again and give the same result.

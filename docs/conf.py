@@ -7,6 +7,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_book"))
 
+import sources
+
 import coalmine
 
 project = "Coalmine"
@@ -30,7 +32,7 @@ nitpick_ignore_regex = [("py:.*", r"(?!coalmine\b).*"), ("py:.*", r"coalmine\..*
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(HERE.parent / "build" / "docs-cache")
+nb_execution_cache_path = str(HERE.parent / "build" / "docs-cache" / sources.digest())
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_execution_in_temp = True
@@ -39,7 +41,7 @@ nb_output_stderr = "remove"  # progress bars, and what other packages warn of
 
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "show-inheritance": True}
+autodoc_default_options = {"members": True}
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
@@ -52,6 +54,8 @@ html_title = "Coalmine"
 html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_show_sourcelink = False
+html_sidebars = {"index": [], "start": [], "gallery": []}
+smartquotes = False  # -- begins an option
 html_theme_options = {
     "navigation_with_keys": False,
     "header_links_before_dropdown": 8,

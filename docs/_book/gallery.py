@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import coalmine
 from coalmine.cli import main
 
 TRAININGS = Path(__file__).with_name("trainings.py")
@@ -102,18 +101,12 @@ def make(folder: Path, *, kept: Path) -> None:
     """Write all reports into a folder; those that nothing has changed for are taken from where they were kept."""
     folder.mkdir(parents=True, exist_ok=True)
     kept.mkdir(parents=True, exist_ok=True)
-    source = hashlib.sha256(TRAININGS.read_bytes())
-    for path in sorted(Path(coalmine.__file__).parent.rglob("*.*")):
-        if path.suffix in (".py", ".html", ".css", ".toml"):
-            source.update(path.read_bytes())
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         shutil.copy(TRAININGS, place)
         for entry in ENTRIES:
-            key = hashlib.sha256(source.digest() + entry.command.encode()).hexdigest()
-            page = kept / f"{entry.name}-{key[:16]}.html"
+            key = hashlib.sha256(entry.command.encode()).hexdigest()[:8]
+            page = kept / f"{entry.name}-{key}.html"
             if not page.exists():
-                for old in kept.glob(f"{entry.name}-[0-9a-f]*.html"):
-                    old.unlink()
                 _play(entry, page)
             shutil.copy(page, folder / f"{entry.name}.html")
 

@@ -31,4 +31,4 @@ def _put_in(app: Any, name: str, source: list[str]) -> None:
 
 def _play(app: Any) -> None:
     if app.builder.format == "html":
-        gallery.make(Path(app.outdir) / "gallery", kept=Path(app.srcdir).parent / "build" / "docs-cache" / "gallery")
+        gallery.make(Path(app.outdir) / "gallery", kept=Path(app.config.nb_execution_cache_path))

@@ -147,7 +147,8 @@ class Session:
                 compile(block.code, where, "exec")
             case "python":
                 printed = self._python(block)
-                for said, line in zip(PRINTED.findall(block.code), printed, strict=bool(PRINTED.findall(block.code))):
+                said_all = PRINTED.findall(block.code)
+                for said, line in zip(said_all, printed[len(printed) - len(said_all) :], strict=True):
                     assert line.startswith(said.rstrip("….")), f"{where} prints {line!r}, and says {said!r}"
             case "sh" | "console":
                 allowed = [int(code) for code in block.notes.get("exit code", "0").split()]

@@ -173,4 +173,3 @@ def test_an_identity_holds_every_value_and_nothing_else():
         assert json.loads(json.dumps(one, allow_nan=False)) == one
     with pytest.raises(InvalidInputError, match=r"helper = .*cannot identify"):
         identity_of(Mine(helper=object()))
-

@@ -2,12 +2,13 @@
 
 The blocks of a page run in their order, in one empty folder and one namespace:
 
-- ``python``, and the cells of a notebook, run. What a comment behind a ``print`` says is what is printed (up to …). A
-  block whose first line is ``# name.py`` is that file; it is run too, unless a later command of the page does it.
+- ``python`` runs. What a comment behind a ``print`` says is what is printed (up to …). A block whose first line is
+  ``# name.py`` is that file; it is run too, unless a later command of the page does it.
 - ``sh`` and ``console``: every line runs (``coalmine …``, ``python file.py …``, ``pytest …``) and ends with exit code
   0, or one of those in ``<!-- exit code: 0 1 3 -->`` above the block.
 - ``toml`` is a config that is read and checked; ``# name.toml`` in its first line makes it a file.
 - ``text`` is no code. A block without a language is a mistake.
+- The cells of a notebook run when the book is built (``make docs``, a part of CI), and an error stops the build.
 
 ``<!-- not run: the reason -->`` above a block leaves it out; its options of ``coalmine`` must exist all the same.
 """
@@ -20,6 +21,7 @@ import dataclasses
 import importlib.util
 import io
 import linecache
+import os
 import random
 import re
 import runpy
@@ -65,7 +67,7 @@ class Block:
 
     @property
     def runs(self) -> bool:
-        return "not run" not in self.notes and self.language != "text"
+        return "not run" not in self.notes and self.language not in ("text", "cell")
 
     @property
     def commands(self) -> list[list[str]]:
@@ -88,7 +90,7 @@ def blocks(page: Path) -> list[Block]:
             Block(
                 page=str(page.relative_to(ROOT)),
                 line=text[: match.start("ticks")].count("\n") + 1,
-                language="python" if language.startswith("{code-cell}") else language,
+                language="cell" if language.startswith("{code-cell}") else language,
                 code=re.sub(rf"^({match['indent']}|:\w+:.*\n)", "", match["code"], flags=re.MULTILINE),
                 notes=notes,
             )
@@ -107,6 +109,7 @@ def test_blocks_run(page, tmp_path, monkeypatch):
         if any(re.search(rf"^(import|from) {package}\b", block.code, flags=re.MULTILINE) for block in ALL[page]):
             pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     before = set(sys.modules)
     session = Session(tmp_path)
@@ -196,7 +199,7 @@ def test_every_block_has_a_language_and_every_reason_is_a_reason(page):
         assert block.language, f"{page}:{block.line} has no language"
         reason = block.notes.get("not run")
         assert reason is None or len(reason.split()) >= 3, f"{page}:{block.line}: {reason!r} is no reason"
-        if block.language == "python":
+        if block.language in ("python", "cell"):
             ast.parse(block.code)
         if block.language == "toml":
             tomllib.loads(block.code)

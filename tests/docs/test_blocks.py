@@ -46,7 +46,8 @@ FENCE = re.compile(
     flags=re.DOTALL | re.MULTILINE,
 )
 PRINTED = re.compile(r"^print\(.*\)  # (.*)$", flags=re.MULTILINE)
-OPTIONAL = {"opacus": "opacus", "jax": "jax", "transformers": "transformers", "peft": "peft", "lightning": "lightning"}
+OPTIONAL = ("torch", "opacus", "jax", "transformers", "peft", "lightning")
+"""Packages that not everybody has: a page is skipped from the first block on that needs one."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +106,6 @@ ALL = {str(page.relative_to(ROOT)): blocks(page) for page in PAGES}
 @pytest.mark.parametrize("page", [name for name, found in ALL.items() if any(block.runs for block in found)])
 @pytest.mark.filterwarnings("default")  # packages of others may warn
 def test_blocks_run(page, tmp_path, monkeypatch):
-    for package, module in OPTIONAL.items():
-        if any(re.search(rf"^(import|from) {package}\b", block.code, flags=re.MULTILINE) for block in ALL[page]):
-            pytest.importorskip(module)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -118,6 +116,9 @@ def test_blocks_run(page, tmp_path, monkeypatch):
     try:
         for number, block in enumerate(ALL[page]):
             if block.runs:
+                for package in OPTIONAL:
+                    if re.search(rf"^(import|from) {package}\b", block.code, flags=re.MULTILINE):
+                        pytest.importorskip(package)
                 later = [after for after in ALL[page][number + 1 :] if after.language == "sh"]
                 named = any(block.file in words for after in later for words in after.commands)
                 session.run(block, named_later=named)

@@ -1,6 +1,7 @@
 """How the book is built: ``make docs`` runs Sphinx on this folder, and every warning is an error."""
 
 import datetime
+import os
 import sys
 from pathlib import Path
 
@@ -32,6 +33,7 @@ nitpick_ignore_regex = [("py:.*", r"(?!coalmine\b).*"), ("py:.*", r"coalmine\..*
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "cache"
+os.environ["JUPYTER_PATH"] = str(HERE / "_book" / "jupyter")  # a kernel of this Python that says nothing but errors
 nb_execution_cache_path = str(HERE.parent / "build" / "docs-cache" / sources.digest())
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

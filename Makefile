@@ -14,7 +14,7 @@ SECONDS ?= 3600
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests dist test-dist test-minimal test-newest ray bench coverage libraries fuzz soak format clean
+.PHONY: help audit test lint types layers tests docs dist test-dist test-minimal test-newest ray bench coverage libraries fuzz soak format clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -30,6 +30,11 @@ $(VENV)/.audit: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) torch==2.13.0
 	$(PIP) --editable '.[test]'
+	@touch $@ $(VENV)/.audit
+
+$(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) torch==2.13.0
+	$(PIP) --editable '.[docs]'
 	@touch $@ $(VENV)/.audit
 
 audit: $(VENV)/.audit ## Audit DP-SGD on the built-in example; the report goes to build/audit.html
@@ -74,6 +79,9 @@ test-newest: ## Test the newest versions of the dependencies, whatever constrain
 	$(PYTHON) -m venv build/newest
 	build/newest/bin/python -m pip --disable-pip-version-check install --quiet --upgrade torch==2.13.0 --editable $(TESTED)
 	build/newest/bin/python $(SOME)
+
+docs: $(VENV)/.docs ## Build the book: build/docs/index.html; every warning is an error
+	$(BIN)/sphinx-build -q -n -W --keep-going -d build/docs-trees docs build/docs
 
 ray: $(VENV)/.test ## Test the Ray engine on a cluster of two nodes on this machine, some of which are killed
 	COALMINE_RAY=1 $(BIN)/pytest tests/game/test_game_ray.py

@@ -1,12 +1,9 @@
-"""Everything in the README runs: its Python, its commands, its links and its two make targets."""
+"""The README and the book: links lead somewhere, CI runs the make targets. tests/docs runs their code."""
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,25 +16,7 @@ def _blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-COMMANDS = [line for block in _blocks("sh") for line in block.splitlines() if line.startswith("coalmine ")]
 TARGETS = [line.split()[1] for block in _blocks("sh") for line in block.splitlines() if line.startswith("make ")]
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_command_runs(command, tmp_path):
-    words = [sys.executable, "-m", *shlex.split(command)]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
-
-
-@pytest.mark.parametrize("code", _blocks("python"))
-def test_python_runs(code, tmp_path):
-    (tmp_path / "readme_example.py").write_text(code, encoding="utf-8")
-    words = [sys.executable, "readme_example.py"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "consistent"
 
 
 def test_there_are_two_targets_and_ci_runs_both():
@@ -50,7 +29,7 @@ def test_there_are_two_targets_and_ci_runs_both():
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+    "page", ["README.md", "CONTRIBUTING.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))]
 )
 def test_links_lead_somewhere(page):
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -59,7 +38,6 @@ def test_links_lead_somewhere(page):
             assert (ROOT / page).parent.joinpath(link).exists(), f"{page} points to {link}, which is not there"
 
 
-def test_commands_and_code_were_found():
-    assert len(COMMANDS) >= 5
-    assert len(_blocks("python")) == 2
+def test_ci_runs_and_builds_the_book():
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    assert (ROOT / ".ci" / "run").read_text(encoding="utf-8").endswith("make docs\n")

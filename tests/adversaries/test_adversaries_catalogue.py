@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -174,12 +173,3 @@ def test_an_identity_holds_every_value_and_nothing_else():
         assert json.loads(json.dumps(one, allow_nan=False)) == one
     with pytest.raises(InvalidInputError, match=r"helper = .*cannot identify"):
         identity_of(Mine(helper=object()))
-
-
-def test_the_documentation_runs():
-    page = Path(__file__).parents[2] / "docs" / "adversaries.md"
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.MULTILINE | re.DOTALL)
-    assert blocks
-    for block in blocks:
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False, timeout=300)
-        assert done.returncode == 0, done.stderr

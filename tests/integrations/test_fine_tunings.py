@@ -150,21 +150,6 @@ def test_losses_of_other_shapes_are_refused():
         row_losses(torch.zeros(2, 3, 8), torch.zeros(2, 4, dtype=torch.long))
 
 
-@pytest.mark.filterwarnings("ignore:Secure RNG turned off:UserWarning")
-def test_the_documentation_runs(capsys, monkeypatch, tmp_path):
-    """Its blocks, one after the other; the seed is fixed, and of the coins, which are fresh, nearly all are told."""
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
-    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
-    space = {}
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for block in blocks:
-            if "import lightning" not in block:
-                exec(compile(block, "documentation", "exec"), space)
-    assert capsys.readouterr().out.split()[:3] == ["consistent", "consistent", "refuted"]
-
-
 def test_one_run_of_a_language_model():
     """Seeds are fixed. The claim is ε = 3.95; 200 canaries refute a quarter of the noise, fresh ones prove nothing."""
     claimed = language_model_one_run.CLAIM.noise_multiplier

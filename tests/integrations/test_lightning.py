@@ -101,11 +101,3 @@ def test_what_cannot_be_probed_is_refused():
         probe(_trainer(accumulate_grad_batches=2), lightning_training.Private())
     with pytest.raises(InvalidInputError, match="expected a Trainer of Lightning"):
         probe(object(), lightning_training.Private())
-
-
-def test_the_documentation_runs(capsys):
-    page = (Path(__file__).parents[2] / "docs" / "transformers.md").read_text(encoding="utf-8")
-    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
-    exec(compile(next(one for one in blocks if "import lightning" in one), "documentation", "exec"), {})
-    said = [line for line in capsys.readouterr().out.splitlines() if "as Lightning steps it" in line]
-    assert said == ["DPOptimizer, as Lightning steps it consistent", "SGD, as Lightning steps it refuted"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -166,6 +167,9 @@ def test_refused_manifest_of_another_run(made, tmp_path):
 def test_refused_manifest_that_was_not_the_one_told_beforehand(made):
     path, _ = scored(made)
     refused(made, path, "told beforehand", digest="ab" * 32)
+    tree = json.loads(made.manifest.read_text(encoding="utf-8"))  # the digest as docs/one-run.md computes it
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    assert hashlib.sha256(text.encode()).hexdigest() == made.digest
     assert seal.judge_folder(made.folder, scores=path, digest=made.digest).verdict.outcome is Outcome.REFUTED
 
 

@@ -55,21 +55,29 @@ SectionKind = TypeVar("SectionKind", bound=_Section)
 
 
 class DataSection(_Section):
-    """Which data, and which part of it; ``standardize`` brings features that are numbers to mean 0 and variance 1."""
+    """Which data, and which part of it."""
 
     name: str = "digits"
+    """``coalmine data list`` shows the names."""
     standardize: bool = False
+    """Features that are numbers to mean 0 and variance 1."""
     classes: tuple[Whole, ...] | None = None
+    """These classes alone, relabelled 0, 1, …"""
     rows_per_class: Count | None = None
+    """The first rows of each class."""
     rows: Count | None = None
+    """The first rows of all."""
 
 
 class ModelSection(_Section):
     """Which network."""
 
     kind: Literal["logistic", "mlp", "cnn-nasr-2021", "cnn-bernau-2021"] = "mlp"
+    """The network; those with a year are a paper's."""
     hidden: Annotated[tuple[Count, ...], Field(max_length=_MOST_LAYERS)] = (32,)
+    """``mlp``: the width of each hidden layer."""
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
+    """``mlp``: between the layers."""
 
 
 ALTERNATIVES = (
@@ -84,22 +92,39 @@ class TrainingSection(_Section):
     """How it is trained. Give one of each: steps or epochs, sample rate or batch size, noise or target ε or belief."""
 
     steps: Count | None = None
+    """T: how many steps."""
     epochs: Positive | None = None
+    """How often each row is seen on average, instead of ``steps``."""
     sample_rate: Annotated[float, Field(gt=0, le=1, strict=True)] | None = None
+    """q: the chance of a row to be in a batch."""
     batch_size: Count | None = None
+    """The expected size of a batch, instead of ``sample_rate``."""
     noise_multiplier: NonNegative | None = None
+    """σ: the noise, in units of ``clip``."""
     target_epsilon: Positive | None = None
+    """The noise that just keeps this ε under ``analysis``."""
     target_belief: Annotated[float, Field(gt=0.5, lt=1, strict=True)] | None = None
+    """The noise that just keeps this belief (identifiability)."""
     analysis: Literal["standard", "last-iterate"] = "standard"
+    """What ``target_epsilon`` is met under: a guarantee, or the heuristic for the last model."""
     clip: Positive = 1.0
+    """C: the norm that each row's gradient is clipped to."""
     learning_rate: NonNegative = 0.1
+    """The size of a step."""
     momentum: Annotated[float, Field(ge=0, lt=1, strict=True)] = 0.0
+    """Of SGD."""
     regularizer: NonNegative = 0.0
+    """λ of λ/2·‖m‖²."""
     sampling: Literal["poisson", "full"] = "poisson"
+    """Each row by its own draw, or every row in every step (then neither rate nor batch size)."""
     initialization: NonNegative = 1.0
+    """0: every training starts at the same weights; s > 0: Glorot weights times s, drawn anew."""
     dtype: Literal["float32", "float64"] = "float32"
+    """Of weights and gradients."""
     products: Literal["float32", "tf32", "bf16"] = "float32"
+    """On a GPU, the factors of products may be rounded: faster, and another result."""
     noise_scale: Literal["clip", "local"] = "clip"
+    """``local``: noise for one pair of data sets alone, and no guarantee (identifiability)."""
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
@@ -145,7 +170,9 @@ class AdversarySection(_Section):
 
     model_config = ConfigDict(extra="allow")
     name: str
+    """``coalmine adversaries`` shows the names and their options."""
     trials: Annotated[int, Field(ge=4, strict=True)] | None = None
+    """Another number of trials for this one."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -154,18 +181,24 @@ class AdversarySection(_Section):
 
 
 class AuditSection(_Section):
-    """The question: at which δ and confidence, with how many trials for each adversary (both worlds together).
+    """The question: at which δ and confidence, with how many trials.
 
     ``control``: whether the same attacks are also played against the training with half its noise, which they must
     refute; without a word, those that cost no training.
     """
 
     delta: Unit = 1e-5
+    """δ of every ε."""
     confidence: Unit = 0.99
+    """Of all adversaries together."""
     trials: Annotated[int, Field(ge=4, strict=True)] = 1000
+    """For each adversary, both worlds together: trainings, or draws where nothing is trained."""
     seed: Whole = 0
+    """All randomness follows from it and from what is audited."""
     claim_epsilon: Positive | None = None
+    """Test this ε at ``delta`` instead of all that the mechanism promises."""
     control: bool | None = None
+    """Play the positive control for every adversary, or for none."""
 
 
 class AuditConfig(_Section):

@@ -283,7 +283,7 @@ class Gdp:
         return tuple(words)
 
     def critical(self, alpha: Array, beta: Array) -> Array:
-        """μ = Φ⁻¹(1 − α) − Φ⁻¹(β), clamped at 0: each direction for itself, never |μ|."""
+        """μ = Φ⁻¹(1 − α) − Φ⁻¹(β), clamped at 0: each direction for itself, never its size alone."""
         return np.maximum(0.0, self.statistic(alpha, beta))
 
     def most_refuted(self, alpha: Array, beta: Array) -> float:

@@ -67,7 +67,7 @@ def one_run_dpsgd(
         mechanism: Its sampling rate, steps and sampling are taken as known; its noise multiplier is not used.
         delta: Where ε is stated.
         confidence: Between 0 and 1.
-        guess_numbers: As in :func:`~coalmine.bounds.one_run.one_run`.
+        guess_numbers: As in :func:`coalmine.bounds.one_run`.
         seed: Order of tied scores.
 
     Returns:

@@ -187,7 +187,7 @@ def one_run_fdp(
     """The one-run bound of Mahloujifar, Melis and Chaudhuri 2024, in the family "gdp" or "epsilon_delta".
 
     The largest μ (or ε at this δ) whose curve is refuted; μ is turned into ε at δ. ``guess_numbers`` as in
-    :func:`~coalmine.bounds.one_run.one_run`.
+    :func:`coalmine.bounds.one_run`.
 
     >>> found = one_run_fdp(Guesses(canaries=1000, guesses=1000, correct=700), delta=1e-5, confidence=0.95)
     >>> round(found.epsilon, 3)

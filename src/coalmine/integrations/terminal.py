@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,9 @@ from coalmine.store import BlockResult, Trials
 @contextlib.contextmanager
 def progress() -> Iterator[Watcher]:
     """A watcher that draws a bar on stderr where somebody sees it, and one that does not look elsewhere."""
-    if not (sys.stderr.isatty() or "ipykernel" in sys.modules):
+    # In a notebook rich draws by ipywidgets, and warns where it is missing.
+    notebook = "ipykernel" in sys.modules and importlib.util.find_spec("ipywidgets") is not None
+    if not (sys.stderr.isatty() or notebook):
         yield Watcher()
         return
     from rich.console import Console

@@ -22,8 +22,7 @@ def row_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
     The ``loss`` of a model of Transformers is the mean over all tokens of a batch. With padding, its divisor counts the
     tokens of the other rows too, so a row changes what others add. The mean of these losses over the rows does not:
-
-        row_losses(model(**inputs).logits, labels).mean()
+    ``row_losses(model(**inputs).logits, labels).mean()``.
 
     Args:
         logits: ``[rows, T, vocabulary]``, as the model gives them: those at t are for the token at t + 1.

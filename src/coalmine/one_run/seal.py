@@ -317,7 +317,7 @@ def judge_folder(
         manifest: As in :func:`open_seal`.
         seal: As in :func:`open_seal`.
         digest: As in :func:`open_seal`.
-        control: As in :func:`~coalmine.one_run.judge.judge`; :func:`judge_control` makes it.
+        control: As in :func:`coalmine.one_run.judge`; :func:`judge_control` makes it.
         store: Keep the result there too; see :meth:`~coalmine.one_run.judge.OneRunResult.keep`.
         name: What people call it in the store.
         tags: Words to find it by in the store.

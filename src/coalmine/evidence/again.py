@@ -55,7 +55,7 @@ class Unit:
 
 def trainings(contents: Contents) -> dict[str, tuple[Unit, int]]:
     """For each run of an audit, controls included, its first training and how many it has."""
-    found = {}
+    found: dict[str, tuple[Unit, int]] = {}
     for one in members_of(contents.record):
         canaries = max(1, one.wanted // one.attack.runs) if one.attack.runs else 1
         label = one.attack.label if one.attack.control == 1.0 else f"control {one.attack.label}"

@@ -68,7 +68,7 @@ SOME_TESTS := $(wildcard tests/test_[bcrsv]*.py) tests/test_without_torch.py tes
   tests/view/test_view_pages.py tests/cli/test_account.py tests/cli/test_tables.py
 # Warnings of other versions are not ours to mend.
 SOME := -m pytest -q -p no:cacheprovider -W ignore::DeprecationWarning -W ignore::FutureWarning $(SOME_TESTS)
-TESTED := '.[train,fast,report,view]' httpx hypothesis mpmath pandas pytest
+TESTED := '.[train,fast,report,view]' httpx httpx2 hypothesis mpmath pandas pytest
 
 test-minimal: ## Test the oldest versions of the dependencies (constraints-minimal.txt) in an environment of their own
 	$(PYTHON) -m venv build/minimal

@@ -289,7 +289,8 @@ def _order_statistics_mu(canaries: int, errors: int, level: float) -> float:
     high = 1.0
     while tail(high) < level and high < 64.0:
         high *= 2.0
-    return largest_true(lambda mu: mu == 0.0 or tail(mu) < level, 0.0, high, relative=1e-6)
+    low = 1e-3
+    return largest_true(lambda mu: tail(mu) < level, low, high, relative=1e-6) if tail(low) < level else 0.0
 
 
 def _bends(roc: _Roc) -> _Roc:

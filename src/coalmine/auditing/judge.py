@@ -150,17 +150,14 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
         return _weigh_guesses(one, one.design)
     scores, failed = scores_of(one.trials), one.failed
     copies = one.attack.copies_under(claim.relation)
-    # Failing is a result like any other. It gets half the level, and only where something failed.
-    tests = [("scores", scores)] + ([("failures", failures_of(one.trials))] if any(failed) else [])
-    each = level / len(tests)
-    found = [(name, bounds.claim_test(part, claim=claim, confidence=1.0 - each, copies=copies)) for name, part in tests]
-    name, strongest = min(found, key=lambda pair: pair[1].p_value)
+    found, each = _tested(one, claim=claim, level=level)
+    name, strongest = min(found.items(), key=lambda pair: pair[1].p_value)
     share, power = _could_refute(claim, one.trials, copies=copies, level=each)
     control = None
     if one.control is not None:
-        control = _weigh(dataclasses.replace(one.control, control=None), claim=claim, level=level).refuted
+        control = any(test.refuted for test in _tested(one.control, claim=claim, level=level)[0].values())
     return Judgement(
-        refuted=any(test.refuted for _, test in found),
+        refuted=any(test.refuted for test in found.values()),
         level=each,
         p_value=strongest.p_value,
         test=name,
@@ -173,6 +170,16 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
         noise_multiplier=_noise_left(scores, claim, level=each, copies=copies) if strongest.refuted else None,
         least_share=least_share(claim),
     )
+
+
+def _tested(one: Evidence, *, claim: Claim, level: float) -> tuple[dict[str, bounds.ClaimTest], float]:
+    """What the scores and the failures of one attack say about the claim, and the level of each."""
+    # Failing is a result like any other. It gets half the level, and only where something failed.
+    parts = {"scores": scores_of(one.trials)} | ({"failures": failures_of(one.trials)} if any(one.failed) else {})
+    each, copies = level / len(parts), one.attack.copies_under(claim.relation)
+    return {
+        name: bounds.claim_test(part, claim=claim, confidence=1.0 - each, copies=copies) for name, part in parts.items()
+    }, each
 
 
 def _weigh_guesses(one: Evidence, design: Design) -> Judgement:

@@ -27,6 +27,8 @@ class Tried:
     """How large its features are, compared with those of the batch."""
     shown: str = ""
     """What went wrong, where something did: an error, a value that is not finite, or a step that was left out."""
+    place: int | None = None
+    """How many rows of the batch stood before it; None where all did."""
 
     @property
     def total(self) -> float:
@@ -38,13 +40,26 @@ class Tried:
         """How far it moved everything that has noise of its own."""
         return float(np.hypot(self.total, np.linalg.norm(self.beside)))
 
+    def describe(self) -> str:
+        """The row and its place in a few words."""
+        where = "" if self.place is None else "; first in the batch" if self.place == 0 else "; amid the batch"
+        return rows.describe(self.row) + where
+
 
 @dataclasses.dataclass
 class Influence:
     """Every row that was tried."""
 
     tried: list[Tried]
+    """At the end of the batch."""
     failed: list[Tried]
+    placed: list[Tried] = dataclasses.field(default_factory=list)
+    """Some of them again, in front of the batch and amid it."""
+
+    @property
+    def everywhere(self) -> Influence:
+        """Rows in every place."""
+        return Influence([*self.tried, *self.placed], self.failed)
 
     @property
     def best(self) -> Tried:
@@ -79,24 +94,27 @@ def moves(reading: Reading, carriers: list[Carrier], shown: Observation) -> np.n
     )
 
 
-def with_row(bench: Bench, row: Any) -> World:
-    """The batch with a row more; where it cannot grow, with this row in the place of its last."""
-    return bench.world({0: row}) if bench.grows else bench.replaced({bench.count - 1: row})
+def with_row(bench: Bench, row: Any, *, place: int | None = None) -> World:
+    """The batch with a row more; where it cannot grow, with this row in the place of another, its last unless given."""
+    if bench.grows:
+        return bench.world({0: row}, place=place)
+    return bench.replaced({bench.count - 1 if place is None else place: row})
 
 
-def attempt(bench: Bench, reading: Reading, row: Any, size: float) -> Tried:
+def attempt(bench: Bench, reading: Reading, row: Any, size: float, *, place: int | None = None) -> Tried:
     """Run the step with one row more."""
-    shown = bench.quiet(with_row(bench, row))
+    shown = bench.quiet(with_row(bench, row, place=place))
     nothing = np.zeros(len(reading.carriers)), np.zeros(len(reading.extras))
     if shown.error:
-        return Tried(row, *nothing, size, shown.error)
+        return Tried(row, *nothing, size, shown.error, place)
     if not shown.whole(reading.silent):
-        return Tried(row, *nothing, size, "not finite")
+        return Tried(row, *nothing, size, "not finite", place)
     unmoved = all(torch.equal(shown[name], before) for name, before in bench.start.items() if name in shown)
     unmoved = unmoved and not reading.silent.gradients and not reading.coarse  # rounding may hide an update
     if (reading.silent.gradients and not shown.gradients) or unmoved:
-        return Tried(row, *nothing, size, "left out")
-    return Tried(row, moves(reading, reading.carriers, shown), moves(reading, reading.extras, shown), size)
+        return Tried(row, *nothing, size, "left out", place)
+    moved = moves(reading, reading.carriers, shown), moves(reading, reading.extras, shown)
+    return Tried(row, *moved, size, place=place)
 
 
 def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Influence:
@@ -125,7 +143,24 @@ def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Infl
         scores = [one.reach if goal < 0 else float(one.moves[goal]) for one in found.tried]
         start = int(np.argmax(scores))
         add(*crafter.changed(values[start], found.tried[start].size))
+    _place(bench, reading, found)
     return found
+
+
+def _place(bench: Bench, reading: Reading, found: Influence) -> None:
+    """Put rows in front of the batch and amid it: those that move most, the largest, the smallest and ordinary ones.
+
+    A step may treat the first row in another way, or stop at a row. So it is a row's influence in each place that must
+    be bounded; that the sum depends on the order alone is no fault.
+    """
+    ranked = sorted(found.tried, key=lambda one: -one.reach)
+    sized = sorted(found.tried, key=lambda one: -one.size)
+    ordinary = [one for one in found.tried if one.size == 1.0]
+    chosen = {id(one): one for one in (*ranked[:4], *sized[:3], sized[-1], *ordinary[:3], ranked[-1])}
+    for one in chosen.values():
+        for place in (0, bench.count // 2):
+            again = attempt(bench, reading, one.row, one.size, place=place)
+            (found.failed if again.shown else found.placed).append(again)
 
 
 def climb(bench: Bench, reading: Reading, start: Tried, *, until: float, tries: int, seed: int = 0) -> Tried:
@@ -136,7 +171,7 @@ def climb(bench: Bench, reading: Reading, start: Tried, *, until: float, tries: 
         if best.total > until:
             break
         candidate, size = crafter.changed(values, best.size)
-        one = attempt(bench, reading, crafter.row(candidate), size)
+        one = attempt(bench, reading, crafter.row(candidate), size, place=start.place)
         if not one.shown and one.total > best.total:
             best, values = one, candidate
     return best

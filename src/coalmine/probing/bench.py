@@ -144,6 +144,11 @@ class Bench:
         """Give the step the state that runs start from."""
         self._snapshot.restore(generators=generators)
 
+    def now(self) -> dict[str, torch.Tensor]:
+        """What is released in the state that runs start from."""
+        self.put_back()
+        return self.release.read(None, self._more())
+
     def rewind(self) -> None:
         """Give the step the state that it was handed over with."""
         self._origin.restore()

@@ -13,18 +13,15 @@ ROWS = torch.randn(5, 10, generator=torch.Generator().manual_seed(0))
 class Trainer:
     """A step counter, and what follows it: the factor before the noise, the clip norm, the learning rate."""
 
-    def __init__(self, *, noise=lambda t: 1.0, clip=lambda t: 1.0, rate=lambda t: 1.0, gathers=1):
-        self.weight, self.sum, self.steps = torch.zeros(10), torch.zeros(10), 0
-        self.noise, self.clip, self.rate, self.gathers = noise, clip, rate, gathers
+    def __init__(self, *, noise=lambda t: 1.0, clip=lambda t: 1.0, rate=lambda t: 1.0):
+        self.weight, self.steps = torch.zeros(10), 0
+        self.noise, self.clip, self.rate = noise, clip, rate
 
     def step(self, rows):
         call, self.steps = self.steps, self.steps + 1
         clipped = rows / (rows.norm(dim=1, keepdim=True) / self.clip(call)).clamp(min=1.0)
-        self.sum = self.sum + clipped.sum(dim=0)
-        if self.steps % self.gathers == 0:
-            noised = self.sum + (self.noise(call) * torch.randn(10) if self.noise(call) else 0.0)
-            self.weight = self.weight - self.rate(call) * noised / 8
-            self.sum = torch.zeros(10)
+        noised = clipped.sum(dim=0) + (self.noise(call) * torch.randn(10) if self.noise(call) else 0.0)
+        self.weight = self.weight - self.rate(call) * noised / 8
 
 
 def probed(**schedules):

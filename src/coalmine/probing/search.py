@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coalmine.probing import rows
+from coalmine.probing import rows, text
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import Carrier, Reading, delta
 from coalmine.probing.crafter import Crafter
@@ -109,7 +109,8 @@ def attempt(bench: Bench, reading: Reading, row: Any, size: float, *, place: int
         return Tried(row, *nothing, size, shown.error, place)
     if not shown.whole(reading.silent):
         return Tried(row, *nothing, size, "not finite", place)
-    unmoved = all(torch.equal(shown[name], before) for name, before in bench.start.items() if name in shown)
+    tensors = [name for name in bench.start if name in shown and not name.endswith(text.MARK)]
+    unmoved = all(torch.equal(shown[name], bench.start[name]) for name in tensors)
     unmoved = unmoved and not reading.silent.gradients and not reading.coarse  # rounding may hide an update
     if (reading.silent.gradients and not shown.gradients) or unmoved:
         return Tried(row, *nothing, size, "left out", place)

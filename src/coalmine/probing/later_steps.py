@@ -21,7 +21,7 @@ from coalmine.probing import faults
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.noise import SHARES, Sample, promised
+from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, Tried, with_row
 
@@ -52,7 +52,7 @@ def measure(
     """Noise and rows in the first steps; None where they cannot be compared even in one."""
     if not samples or reading.outside or reading.nonlinear or reading.coarse or not influence.tried:
         return None
-    sizes = _sizes(bench, reading, samples, level)
+    sizes = _sizes(reading, samples, level)
     if sizes is None:
         return None
     steps = _walked(bench, reading, influence, sizes)
@@ -72,15 +72,12 @@ def measure(
     )
 
 
-def _sizes(bench: Bench, reading: Reading, samples: Sequence[Sample], level: float) -> dict[str, float] | None:
-    """The noise of the first step in each carrier, in units of the sum: as promised, or as large as it may be."""
-    wanted = promised(bench, reading)
+def _sizes(reading: Reading, samples: Sequence[Sample], level: float) -> dict[str, float] | None:
+    """The noise of the first step in each carrier, in units of the sum, as large as it may be."""
     by_name = {one.name: one.upper_std(level * SHARES["size"] / len(samples)) for one in samples}
     if any(one.name not in by_name for one in reading.carriers):
         return None
-    return {
-        one.name: max(by_name[one.name], wanted.get(one.name, 0.0)) / (one.scale or 1.0) for one in reading.carriers
-    }
+    return {one.name: by_name[one.name] / (one.scale or 1.0) for one in reading.carriers}
 
 
 def _short_at_first(reading: Reading, influence: Influence, sizes: dict[str, float], sigma: float) -> bool:

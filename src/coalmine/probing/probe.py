@@ -170,7 +170,20 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         edges.failing_rows(bench, reading, influence),
         controls.measure(bench, reading, influence, samples, level=level),
     ]
-    return units.measured([one for one in found if one is not None])
+    return units.measured(
+        [one for one in found if one is not None],
+        noise_multiplier=bench.subject.noise_multiplier,
+        by_buffers=_by_buffers(bench, reading),
+    )
+
+
+def _by_buffers(bench: Bench, reading: carriers.Reading) -> bool:
+    """Whether noise also reaches tensors of the state that are as large as a carrier, as momentum by hand does."""
+    known = {one.name: one.response.numel() for one in reading.carriers}
+    if any(one.door for one in reading.carriers):
+        return False
+    others = [name for name in bench.start if name in reading.noisy and name not in known]
+    return any(bench.start[name].numel() in known.values() for name in others)
 
 
 def _searched(bench: Bench, reading: carriers.Reading, *, tries: int, seed: int) -> Influence:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import Carrier, Reading, delta
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.release import Observation
+
+_SMALLER, _LARGER, _FACTOR = 6, 28, 1.2
+"""Sizes of one row: so many times smaller, until it is not clipped, then so many times larger, each by this factor."""
+
+
+_TIE = 1e-5
 
 
 @dataclasses.dataclass
@@ -63,8 +70,8 @@ class Influence:
 
     @property
     def best(self) -> Tried:
-        """The row that moved the step most."""
-        return max(self.tried, key=lambda one: one.total)
+        """The row that moved the step most; one at the end of the batch where others move it no further."""
+        return max(self.tried, key=lambda one: one.total * (1.0 if one.place is None else 1.0 - _TIE))
 
     def witnesses(self, carriers: int) -> list[Tried]:
         """The row that moves most, and for each carrier the row that moves it most; none twice."""
@@ -79,7 +86,9 @@ class Influence:
 def _crafter(bench: Bench, seed: int) -> Crafter:
     """Rows like those of the batch, with tokens that its embeddings take."""
     sizes = [one.num_embeddings for one in bench.modules if isinstance(one, torch.nn.Embedding)]
-    return Crafter(bench.base, bounds=bench.subject.bounds, vocabularies=sizes, seed=seed)
+    widths = [part.out_features for one in bench.modules for part in one.modules() if isinstance(part, torch.nn.Linear)]
+    classes = widths[-1] if widths else 0
+    return Crafter(bench.base, bounds=bench.subject.bounds, vocabularies=sizes, classes=classes, seed=seed)
 
 
 def moves(reading: Reading, carriers: list[Carrier], shown: Observation) -> np.ndarray[Any, Any]:
@@ -126,26 +135,56 @@ def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Infl
 
     def add(candidate: list[Any], size: float) -> Tried:
         one = attempt(bench, reading, crafter.row(candidate), size)
-        (found.failed if one.shown else found.tried).append(one)
         if not one.shown:
+            found.tried.append(one)
             values.append(candidate)
+        elif not crafter.guessed(candidate):
+            found.failed.append(one)
         return one
 
     for candidate, size in crafter.first()[:tries]:
         add(candidate, size)
     if not found.tried:
         return found
+    first = len(found.tried) + len(found.failed)
+    _scan(bench, reading, found, values, add)
     goals = [-1, *range(len(reading.carriers))]
-    turn = 0
-    while bench.runs and len(found.tried) + len(found.failed) < tries:
+    for turn in range(tries - first):
         # Every other turn climbs in total; the rest goes round the carriers, so that each layer has its row.
         goal = -1 if turn % 2 == 0 else goals[1 + (turn // 2) % max(len(goals) - 1, 1)]
-        turn += 1
         scores = [one.reach if goal < 0 else float(one.moves[goal]) for one in found.tried]
         start = int(np.argmax(scores))
         add(*crafter.changed(values[start], found.tried[start].size))
     _place(bench, reading, found)
     return found
+
+
+def _scan(
+    bench: Bench, reading: Reading, found: Influence, values: Sequence[Any], add: Callable[[Any, float], Tried]
+) -> None:
+    """Rows of many sizes, close together: a gradient a little beyond the clip norm may be let through.
+
+    Made smaller until it moves less than half the clip norm, a row then grows by a constant factor to eighty times
+    as much.
+    """
+    bound = bench.subject.clip_norm if reading.absolute else found.best.total
+    usual = [number for number, one in enumerate(found.tried) if one.size == 1.0 and one.total > 0.0]
+    for start, moved in [(values[number], found.tried[number].total) for number in usual[:1]]:
+        size = 1.0
+        for _ in range(_SMALLER):
+            if moved <= 0.5 * bound:
+                break
+            size *= 0.2
+            moved = add(scaled(start, size), size).total
+        size *= 0.5 * bound / moved if 0.0 < moved <= 0.5 * bound else 1.0
+        for _ in range(_LARGER):
+            size *= _FACTOR
+            add(scaled(start, size), size)
+
+
+def scaled(values: Sequence[np.ndarray[Any, Any]], factor: float) -> list[np.ndarray[Any, Any]]:
+    """A row's numbers, with its features times a factor."""
+    return [one * factor if one.dtype.kind == "f" and one.size > 1 else one for one in values]
 
 
 def _place(bench: Bench, reading: Reading, found: Influence) -> None:

@@ -8,6 +8,7 @@ same noise times a constant (the momentum beside the parameter) is left out, or 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -145,8 +146,13 @@ def _settle(bench: Bench, base: World) -> None:
     if not returns and not _moved(bench.scaled(base, _FAR[-1]), bench.start):  # only rounding may hide an update
         raise InvalidInputError(
             f"step changes nothing of its state in {_CALLS} calls and returns nothing: expected a step that changes "
-            "the modules and optimizers that are handed over as state"
+            "the modules and optimizers that are handed over as state" + _other_library()
         )
+
+
+def _other_library() -> str:
+    """Where a step may belong that is none of torch or NumPy."""
+    return "; a step in JAX goes to coalmine.integrations.jax.probe (docs/jax.md)" if "jax" in sys.modules else ""
 
 
 def _moved(shown: Observation, before: Mapping[str, torch.Tensor]) -> list[str]:

@@ -23,12 +23,7 @@ def is_plain(value: Any) -> bool:
     """Whether a value is one of these: a text, None, or a value of a library that is compared by what it says."""
     if value is None or isinstance(value, (str, bytes, bytearray)):
         return True
-    kind = type(value)
-    return (
-        kind.__module__.partition(".")[0] in _LIBRARIES
-        and kind.__eq__ is not object.__eq__
-        and not hasattr(value, "__dict__")
-    )
+    return type(value).__module__.partition(".")[0] in _LIBRARIES and not isinstance(value, type)
 
 
 _LIBRARIES = ("decimal", "fractions", "datetime", "uuid", "pathlib", "ipaddress", "_decimal", "_datetime")

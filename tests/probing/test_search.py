@@ -79,3 +79,31 @@ def test_momentum_by_hand_is_no_wrong_divisor(noise, outcome):
     given = {"state": {"weight": weight, "momentum": momentum}, "batch": ROWS, "divisor": 8, "learning_rate": 0.5}
     report = probe(step, **given, **{**OPTIONS, "replays": 200})
     assert report.verdict.outcome is outcome, report.in_words()
+
+
+def embedded(silent):
+    """The vectors of tokens 1 to 7 are trained, that of token 0 (padding) never; ``silent`` has no noise."""
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(8, 3, padding_idx=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loud = torch.ones(8, 1)
+    loud[silent] = 0.0
+
+    def step(tokens):
+        counts = torch.nn.functional.one_hot(tokens, 8).sum(dim=1) * (torch.arange(8) > 0)
+        gradients = (counts[:, :, None] * torch.ones(3)).flatten(1)
+        clipped = gradients / gradients.norm(dim=1, keepdim=True).clamp(min=1.0)
+        model.weight.grad = (clipped.sum(dim=0).reshape(8, 3) + loud * torch.randn(8, 3)) / 8
+        optimizer.step()
+
+    batch = torch.randint(0, 8, (6, 4), generator=torch.Generator().manual_seed(1))
+    return probe(step, state=[model, optimizer], batch=batch, divisor=8, **{**OPTIONS, "replays": 200})
+
+
+def test_a_token_that_no_row_can_train_needs_no_noise():
+    report = embedded([0])
+    assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()
+
+
+def test_a_token_that_a_row_can_train_needs_noise():
+    assert "noise too small" in {one.fault for one in embedded([0, 5]).findings}

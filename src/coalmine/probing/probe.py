@@ -27,6 +27,7 @@ from coalmine.probing import (
     noise,
     sensitivity,
     units,
+    unreached,
 )
 from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
@@ -154,6 +155,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     influence = _searched(bench, reading, tries=tries, seed=seed)
     if not influence.tried:
         return [noised, edges.failing_rows(bench, reading, influence)]
+    noised, samples = unreached.left_out(bench, reading, influence, noised, samples, level=level)
     shifter = carriers.Shifter(bench, reading)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)

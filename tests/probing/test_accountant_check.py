@@ -36,9 +36,17 @@ def faults(report):
 @pytest.mark.parametrize("kind", [PRVAccountant, RDPAccountant])
 @pytest.mark.parametrize("history", [[(1.0, 0.5, 4)], [(1.1, 0.01, 500)], [(0.7, 0.01, 100), (2.0, 0.1, 50)]])
 def test_right_accountants_agree_with_ours(kind, history):
-    report = check_accountant(opacus(kind, *history), delta=1e-5)
+    ran = [DpSgd(sample_rate=rate, noise_multiplier=sigma, steps=steps) for sigma, rate, steps in history]
+    report = check_accountant(opacus(kind, *history), delta=1e-5, ran=ran)
     assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()
     assert report.level == 0.0
+
+
+def test_without_anything_that_ran_it_is_inconclusive():
+    report = check_accountant(opacus(PRVAccountant, (1.0, 0.5, 4)), delta=1e-5)
+    assert report.findings == ()
+    assert report.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "only the accountant's own history is known" in report.in_words()
 
 
 def test_the_central_limit_understates_and_is_named():

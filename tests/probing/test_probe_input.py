@@ -41,11 +41,26 @@ GIVEN = {"state": {"weight": WEIGHT}, "batch": torch.eye(3), "clip_norm": 1.0, "
         ({"seed": -1}, "seed = -1"),
         ({"kept": 5}, "kept = 5"),
         ({"sample_rate": 3}, "sample_rate = 3"),
+        ({"released": 3}, "released = 3"),
     ],
 )
 def test_wrong_values_are_named(change, words):
     with pytest.raises(InvalidInputError, match=words):
         probe(step, **GIVEN | change)
+
+
+async def waits(rows):
+    step(rows)
+
+
+def yields(rows):
+    yield step(rows)
+
+
+@pytest.mark.parametrize("lazy", [waits, yields])
+def test_a_step_that_does_nothing_when_it_is_called_is_refused(lazy):
+    with pytest.raises(InvalidInputError, match="a generator or a coroutine does nothing when it is called"):
+        probe(lazy, **GIVEN)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,16 @@ def check_accountant(
     real = _what_ran(ran, optimizer, drawn, steps, told)
     first = _reading(theirs, delta)
     measured = [first]
-    if told is not None and (ran is not None or optimizer is not None or drawn is not None or steps is not None):
+    if ran is None and optimizer is None and drawn is None and steps is None:
+        measured.append(
+            Measurement(
+                name="what ran",
+                sentence="What the accountant was told was not compared with what really ran.",
+                blind="only the accountant's own history is known; hand over what really ran: ran, or optimizer, "
+                "loader and steps",
+            )
+        )
+    elif told is not None:
         measured.append(_told(told, real, drawn))
     if drawn is not None:
         measured.append(_sampling(drawn, real, delta))

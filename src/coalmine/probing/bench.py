@@ -79,19 +79,27 @@ class Bench:
         """Every module that the step can reach."""
         return list(self._snapshot.modules.values())
 
-    def world(self, extra: Mapping[int, Any] | None = None, *, keep: Sequence[int] | None = None) -> World:
+    def world(
+        self,
+        extra: Mapping[int, Any] | None = None,
+        *,
+        keep: Sequence[int] | None = None,
+        place: int | None = None,
+    ) -> World:
         """The batch (or the rows ``keep`` of it) with more rows, each in a slot of its own.
 
         Args:
             extra: rows by spare slot, 0 or 1.
             keep: the rows of the batch that are there; all unless given.
+            place: how many rows of the batch stand before the added ones; all unless given.
         """
         slots = list(range(self.count) if keep is None else keep)
-        parts = [rows.take(self.base, slots)]
-        for slot, row in (extra or {}).items():
-            parts.append(row)
-            slots.append(self.count + slot)
-        return World(rows.join(parts), tuple(slots))
+        place = len(slots) if place is None else place
+        before, after = slots[:place], slots[place:]
+        parts = [rows.take(self.base, before), *(extra or {}).values()]
+        if after:
+            parts.append(rows.take(self.base, after))
+        return World(rows.join(parts), (*before, *(self.count + slot for slot in extra or {}), *after))
 
     def replaced(self, changes: Mapping[int, Any]) -> World:
         """The batch with other rows in the place of some of its own."""
@@ -135,6 +143,11 @@ class Bench:
     def put_back(self, *, generators: bool = True) -> None:
         """Give the step the state that runs start from."""
         self._snapshot.restore(generators=generators)
+
+    def now(self) -> dict[str, torch.Tensor]:
+        """What is released in the state that runs start from."""
+        self.put_back()
+        return self.release.read(None, self._more())
 
     def rewind(self) -> None:
         """Give the step the state that it was handed over with."""

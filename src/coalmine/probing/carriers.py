@@ -8,6 +8,7 @@ same noise times a constant (the momentum beside the parameter) is left out, or 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.probing import resolution, rows
+from coalmine.probing import resolution, rows, text
 from coalmine.probing.bench import SPARE, Bench, World
 from coalmine.probing.noise import TOLERANCE as TOLERANCE
 from coalmine.probing.release import Observation
@@ -134,8 +135,8 @@ def _settle(bench: Bench, base: World) -> None:
     for _ in range(_CALLS):
         shown = bench.check(bench.record(base), "its own batch")
         # A counter moves in every call; what is released moves a tensor, where there is one.
-        moved = [name for name in _moved(shown, bench.start) if shown[name].ndim]
-        only_numbers = not any(one.ndim for one in bench.start.values())
+        moved = [name for name in _moved(shown, bench.start) if shown[name].ndim and not name.endswith(text.MARK)]
+        only_numbers = not any(one.ndim for name, one in bench.start.items() if not name.endswith(text.MARK))
         if shown.gradients or moved or (only_numbers and _moved(shown, bench.start)):
             return
         returns = returns or any(name.startswith("returned") for name in shown.released)
@@ -145,8 +146,13 @@ def _settle(bench: Bench, base: World) -> None:
     if not returns and not _moved(bench.scaled(base, _FAR[-1]), bench.start):  # only rounding may hide an update
         raise InvalidInputError(
             f"step changes nothing of its state in {_CALLS} calls and returns nothing: expected a step that changes "
-            "the modules and optimizers that are handed over as state"
+            "the modules and optimizers that are handed over as state" + _other_library()
         )
+
+
+def _other_library() -> str:
+    """Where a step may belong that is none of torch or NumPy."""
+    return "; a step in JAX goes to coalmine.integrations.jax.probe (docs/jax.md)" if "jax" in sys.modules else ""
 
 
 def _moved(shown: Observation, before: Mapping[str, torch.Tensor]) -> list[str]:
@@ -202,7 +208,9 @@ def read(bench: Bench, base: World) -> Reading:
         plain, renewed = (renewed, other) if outside else (plain, renewed)
         silent = bench.quiet(base) if outside else silent
     double = bench.scaled(base, 2.0) if noisy and not outside else plain
-    linear = list(noisy if outside else (name for name in noisy if _linear(name, silent, plain, double)))
+    linear = [
+        name for name in noisy if (outside and not name.endswith(text.MARK)) or _linear(name, silent, plain, double)
+    ]
     if noisy and not linear and not outside:
         narrowed = _linear_sites(bench, base)
         if narrowed is not None:
@@ -321,6 +329,8 @@ def _responding(silent: Observation, plain: Observation) -> frozenset[str]:
 
 
 def _linear(name: str, silent: Observation, plain: Observation, double: Observation) -> bool:
+    if name not in double or double[name].shape != plain[name].shape or name.endswith(text.MARK):
+        return False
     once, twice = delta(plain[name], silent[name]), delta(double[name], silent[name])
     return float((twice - 2.0 * once).norm()) <= TOLERANCE * float(once.norm()) + 4.0 * rounding(plain[name])
 
@@ -402,7 +412,11 @@ def _carriers(
         names = list(silent.gradients) or [name for name in bench.release.names.values() if name in silent.released]
         door = bool(silent.gradients)
         if not names:
-            names = [name for name in _moved(plain, bench.start) if plain[name].is_floating_point()]
+            names = [
+                name
+                for name in _moved(plain, bench.start)
+                if plain[name].is_floating_point() and not name.endswith(text.MARK)
+            ]
     elif door:  # with those that no noise reaches; noise that comes by way of other parameters does not count
         quiet = {name for name in silent.gradients if _same(silent[name], plain[name])}
         names = [name for name in silent.gradients if name in linear or name in quiet]

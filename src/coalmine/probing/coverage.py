@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from coalmine.probing import elsewhere, faults, rows
+from coalmine.probing import elsewhere, faults, rows, text
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, Shifter, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, effective, hide, may_follow_a_curve, noise_error
 from coalmine.probing.noise import SHARES, Sample
+from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, with_row
 
 _ROWS = 6
@@ -65,6 +66,7 @@ def measure(
     tried = [(one, with_row(bench, one.row)) for one in (*influence.witnesses(len(reading.carriers))[:_ROWS], least)]
     tried.append((influence.best, bench.replaced({0: influence.best.row})))
     bench.scaled(reading.base, 1.0)
+    unread = ""
     outside, shows = elsewhere.read(bench.subject.step, bench.release), dict[str, str]()
     for one, world in tried:
         hidden = hide(bench, reading, shifter, world) if shifter.complete else None
@@ -74,12 +76,16 @@ def measure(
         if plain.error:
             continue
         bent: dict[str, float] = {}
+        for name in _there_in_one(reading.plain, plain):
+            if name not in found and (hidden is None or name in _there_in_one(reading.plain, hidden.shown)):
+                found[name] = _finding(name, "whether it is there follows the rows", one.row, None)
         for name, before in reading.plain.released.items():
             if name in found or name not in plain:
                 continue
             after = plain[name]
             if after.shape != before.shape:
-                found[name] = _finding(name, "its shape follows the rows", one.row, None)
+                if hidden is None or name not in hidden.shown or hidden.shown[name].shape != before.shape:
+                    found[name] = _finding(name, "its shape follows the rows", one.row, None)
                 continue
             apart = delta(after, before)
             floor = _floor(after, before)
@@ -89,10 +95,10 @@ def measure(
             reached.add(name)
             bare = apart[~reading.touched[name]] if name in reading.touched else apart
             if float(bare.norm()) > floor:
-                text = (
+                why = (
                     "it carries no noise" if name not in reading.noisy else f"{bare.numel()} of its numbers carry none"
                 )
-                found[name] = _finding(name, text, one.row, float(bare.norm()))
+                found[name] = _finding(name, why, one.row, float(bare.norm()))
             elif hidden is not None and name in hidden.shown and not hidden.shown.error:
                 left = float(delta(hidden.shown[name], before).norm())
                 within = _LEFT * size + floor + noise_error(bench, reading, name)
@@ -100,7 +106,9 @@ def measure(
                     price = None
                     if may_follow_a_curve(reading, name):
                         price = bend(bench, shifter, hidden, name, before, within=within)
-                    if price is None:
+                    if price is None and name.endswith(text.MARK):
+                        unread = unread or name.removesuffix(text.MARK)
+                    elif price is None:
                         found[name] = _beside(name, left / size, one.row)
                     else:
                         bent[name] = price
@@ -120,7 +128,7 @@ def measure(
         name="coverage",
         sentence=sentence,
         findings=tuple(_few(list(found.values()))),
-        blind=_named(list(shows)),
+        blind=_named(list(shows)) or _text(unread),
         details={"reached": len(reached), "uncovered": sorted(found), "hidden": shifter.complete},
     )
 
@@ -131,11 +139,14 @@ def _shown_elsewhere(bench: Bench, before: Mapping[str, torch.Tensor]) -> dict[s
     found = {}
     for name in (*before, *after):
         if name not in before or name not in after or before[name].shape != after[name].shape:
-            found[name] = name
+            found[name.removesuffix(text.MARK)] = name
+            continue
+        if name.endswith(text.MARK) and before[name][0] != after[name][0]:  # other words
+            found[name.removesuffix(text.MARK)] = name
             continue
         size = float(before[name].double().norm())
         if not float(delta(after[name], before[name]).norm()) <= 1e-3 * size + _floor(after[name], before[name]):
-            found[name] = name
+            found[name.removesuffix(text.MARK)] = name
     return found
 
 
@@ -150,6 +161,18 @@ def _named(names: list[str]) -> str:
     )
 
 
+def _there_in_one(first: Observation, second: Observation) -> set[str]:
+    """What only one of two runs released; a run that failed is another measure's matter."""
+    return set() if first.error or second.error else set(first.released) ^ set(second.released)
+
+
+def _text(name: str) -> str:
+    """The blindness that a text with numbers of its own noise leaves."""
+    if not name:
+        return ""
+    return f"{name} is a text that depends on rows and on noise; hand over or return the numbers in it instead"
+
+
 def _few(found: list[Finding]) -> list[Finding]:
     """At most three of a kind; the last one says how many more there are, and the details list all."""
     shown: list[Finding] = []
@@ -162,12 +185,13 @@ def _few(found: list[Finding]) -> list[Finding]:
     return shown
 
 
-def _finding(name: str, text: str, row: Any, number: float | None) -> Finding:
+def _finding(name: str, why: str, row: Any, number: float | None) -> Finding:
+    name = name.removesuffix(text.MARK)
     fault = faults.RETURNED if name.startswith("returned") else faults.UNNOISED
-    said = f"The step changes {name}, which depends on the rows, and {text}."
+    said = f"The step changes {name}, which depends on the rows, and {why}."
     if name.startswith("returned"):
         said = (
-            f"The step returns a value ({name}) that depends on the rows, and {text}. If nobody outside sees it, say "
+            f"The step returns a value ({name}) that depends on the rows, and {why}. If nobody outside sees it, say "
             f'kept=("{name}",).'
         )
     return faults.finding(

@@ -32,6 +32,7 @@ class Crafter:
         *,
         bounds: tuple[float, float] | None = None,
         vocabularies: Sequence[int] = (),
+        classes: int = 0,
         seed: int = 0,
     ) -> None:
         self._rng = np.random.default_rng(seed)
@@ -41,6 +42,11 @@ class Crafter:
         whole = rows.numbers(batch)
         self._kinds = [_kind(one) for one in whole]
         self._values = [_values(one, kind, vocabularies) for one, kind in zip(whole, self._kinds, strict=True)]
+        self._highest = [int(one[-1]) if one.size else 0 for one in self._values]
+        for leaf, (kind, one) in enumerate(zip(self._kinds, whole, strict=True)):
+            if kind == "label" and one.dtype.kind in "iu" and self._highest[leaf] + 1 < classes <= _LABELS:
+                more = np.arange(self._highest[leaf] + 1, classes)  # classes of the model that the batch has no row of
+                self._values[leaf] = np.concatenate([self._values[leaf], more])
         self._typical = [
             max(float(np.sqrt(np.mean(np.square(np.nan_to_num(one))))), 1e-3) if one.dtype.kind == "f" else 0.0
             for one in whole
@@ -96,6 +102,11 @@ class Crafter:
                 where = self._rng.random(new[leaf].shape) < (1.0 if kind == "label" else 0.3)
                 new[leaf] = np.where(where, self._rng.choice(self._values[leaf], size=new[leaf].shape), new[leaf])
         return self._inside(new), min(size, 1e4)
+
+    def guessed(self, values: list[Any]) -> bool:
+        """Whether a row has a label that the batch does not show to be one."""
+        labels = [leaf for leaf, kind in enumerate(self._kinds) if kind == "label"]
+        return any(bool((values[leaf] > self._highest[leaf]).any()) for leaf in labels)
 
     def row(self, values: list[Any]) -> Any:
         """As a batch of one row."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coalmine.probing import faults, rows
+from coalmine.probing.additivity import carrier_error
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import Reading, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.resolution import with_rounding
 from coalmine.probing.search import Influence, Tried, attempt
 from coalmine.records import Sampling
 
@@ -62,11 +64,14 @@ def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measur
     findings = _of(influence.failed)
     broken: list[str] = []
     for name, row in Crafter(bench.base, bounds=bench.subject.bounds).broken():
-        one = attempt(bench, reading, row, 1.0)
-        if one.shown:
+        tried = [attempt(bench, reading, row, 1.0, place=place) for place in (None, 0)]
+        failed = [one for one in tried if one.shown]
+        if failed:
             broken.append(name)
-            if bench.subject.nonfinite_rows and not any(f.fault == _fault(one).name for f in findings):
-                findings += _of([one])
+            if bench.subject.nonfinite_rows and not any(f.fault == _fault(failed[0]).name for f in findings):
+                findings += _of(failed[:1])
+        elif bench.subject.nonfinite_rows and not any(f.fault == faults.TOO_SENSITIVE.name for f in findings):
+            findings += _too_far(bench, reading, max(tried, key=lambda one: one.total), name)
     if findings:
         sentence = findings[0].sentence
     else:
@@ -84,6 +89,17 @@ def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measur
     )
 
 
+def _too_far(bench: Bench, reading: Reading, one: Tried, name: str) -> list[Finding]:
+    """A row that is not finite must not move the sum further than any other; it may take others with it."""
+    allowed = bench.subject.allowed if bench.grows else max(bench.subject.allowed, 2.0 * bench.subject.clip_norm)
+    numbers = sum(carrier.response.numel() for carrier in reading.carriers)
+    most = with_rounding(allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
+    if not reading.absolute or one.total <= most:
+        return []
+    text = f"A row that holds {name} moves the sum by {one.total:.4g}, where {allowed:.4g} is allowed."
+    return [faults.finding(faults.TOO_SENSITIVE, text, number=one.total, allowed=allowed, witness=one.describe())]
+
+
 def _fault(one: Tried) -> faults.Fault:
     return {"not finite": faults.NOT_FINITE, "left out": faults.LEFT_OUT}.get(one.shown, faults.FAILS)
 
@@ -98,5 +114,5 @@ def _of(failed: list[Tried]) -> list[Finding]:
                 "not finite": "One row makes the release not finite.",
                 "left out": "One row makes the step leave out its update.",
             }.get(one.shown, f"One row makes the step fail: {one.shown}.")
-            found[fault.name] = faults.finding(fault, text, witness=f"one row more: {rows.describe(one.row)}")
+            found[fault.name] = faults.finding(fault, text, witness=f"one row more: {one.describe()}")
     return list(found.values())

@@ -388,7 +388,13 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
         samples = sample(reading, replays(bench, reading, runs))
     if not samples or any(_constant(one) for one in samples):
         return Measurement(name="noise", sentence="The noise is the same in every run; its size says nothing."), []
-    wanted = promised(bench, reading)
+    return judged(reading, samples, promised(bench, reading), runs=runs, level=level), samples
+
+
+def judged(
+    reading: Reading, samples: list[Sample], wanted: dict[str, float], *, runs: int, level: float
+) -> Measurement:
+    """Size, law and independence of measured noise, in words."""
     found_all, details = findings_of(samples, wanted, level=level, runs=runs)
     for pair in reading.shared:
         names = " and ".join(short(one) for one in pair)
@@ -412,9 +418,6 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
         sentence = f"The smallest noise is {low['ratio']:.3g} of what is promised, in {low['tensor']}. {seen}."
     else:
         sentence = f"Noise is there in {len(samples)} tensors; its size is compared with the rows' influence. {seen}."
-    return (
-        Measurement(
-            name="noise", sentence=sentence, findings=tuple(found_all), blind=reading.too_small, details=details
-        ),
-        samples,
+    return Measurement(
+        name="noise", sentence=sentence, findings=tuple(found_all), blind=reading.too_small, details=details
     )

@@ -21,7 +21,7 @@ from coalmine.probing.additivity import carrier_offset, carrier_vector
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading, delta
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.search import Influence, with_row
+from coalmine.probing.search import Influence, scaled, with_row
 
 _SINGLE_ROWS, _PAIRS = 16, 8
 _LESS_ROOM = 1.1
@@ -37,6 +37,8 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
             "Noise is drawn for each row and does not enter the sum in proportion: it is clipped with the rows.",
             witness=reading.nonlinear[0],
         )
+    elif _ends_by_number(bench, reading):
+        found = None
     else:
         found = _less_room(bench, reading, influence) or _at_the_bound(bench, reading, influence)
     if found is not None:
@@ -46,15 +48,28 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
         sentence="Noise does not enter in proportion.",
         blind=(
             f"{reading.nonlinear[0]} does not follow the noise in proportion, though no row changes the noise; hand "
-            "over the optimizer as state, and leave out what comes after the noise (a second clipping) while probing"
+            "over the optimizer as state, and leave out what comes after the noise (a second clipping, a sign) while "
+            "probing"
         ),
     )
 
 
+def _ends_by_number(bench: Bench, reading: Reading) -> bool:
+    """Whether much noise brings most numbers to one size: a sign or a limit for each of them, after the noise.
+
+    Then neither test says anything: both are about a bound on the norm of all numbers together.
+    """
+    far = bench.scaled(reading.base, 100.0)
+    if far.error or any(one.name not in far for one in reading.carriers):
+        return False
+    sizes = (carrier_vector(far, reading) - carrier_offset(bench, reading)).abs()
+    ended = sizes >= (1.0 - TOLERANCE) * sizes.max()
+    return int(ended.sum()) > max(1, len(sizes) // 2)
+
+
 def times(row: Any, factor: float) -> Any:
     """The row with its features times a factor."""
-    values = [one * factor if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(row)]
-    return rows.changed(row, values)
+    return rows.changed(row, scaled(rows.numbers(row), factor))
 
 
 def _less_room(bench: Bench, reading: Reading, influence: Influence) -> Finding | None:

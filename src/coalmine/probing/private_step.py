@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
@@ -68,6 +69,13 @@ class PrivateStep:
     def __post_init__(self) -> None:
         if not callable(self.step):
             raise _validate.reject("step", self.step, "a function that takes a batch")
+        called = self.step if inspect.isroutine(self.step) else type(self.step).__call__
+        if inspect.isgeneratorfunction(called) or inspect.iscoroutinefunction(called):
+            raise _validate.reject(
+                "step", self.step, "a plain function: a generator or a coroutine does nothing when it is called"
+            )
+        if self.released is not None and not callable(self.released):
+            raise _validate.reject("released", self.released, "a function that gives names and values after a step")
         checked: dict[str, Any] = {
             "clip_norm": _validate.positive("clip_norm", self.clip_norm),
             "noise_multiplier": _validate.positive("noise_multiplier", self.noise_multiplier),

@@ -23,9 +23,11 @@ from coalmine.probing import (
     edges,
     faults,
     freshness,
+    later_steps,
     noise,
     sensitivity,
     units,
+    unreached,
 )
 from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
@@ -153,6 +155,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     influence = _searched(bench, reading, tries=tries, seed=seed)
     if not influence.tried:
         return [noised, edges.failing_rows(bench, reading, influence)]
+    noised, samples = unreached.left_out(bench, reading, influence, noised, samples, level=level)
     shifter = carriers.Shifter(bench, reading)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
@@ -164,11 +167,25 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         noised,
         covering,
         freshness.measure(bench, reading, influence, shifter, level=level, known=(*covering.findings, *shared)),
+        later_steps.measure(bench, reading, influence, samples, level=level),
         edges.empty_batch(bench, reading, known=adding.findings),
         edges.failing_rows(bench, reading, influence),
         controls.measure(bench, reading, influence, samples, level=level),
     ]
-    return units.measured([one for one in found if one is not None])
+    return units.measured(
+        [one for one in found if one is not None],
+        noise_multiplier=bench.subject.noise_multiplier,
+        by_buffers=_by_buffers(bench, reading),
+    )
+
+
+def _by_buffers(bench: Bench, reading: carriers.Reading) -> bool:
+    """Whether noise also reaches tensors of the state that are as large as a carrier, as momentum by hand does."""
+    known = {one.name: one.response.numel() for one in reading.carriers}
+    if any(one.door for one in reading.carriers):
+        return False
+    others = [name for name in bench.start if name in reading.noisy and name not in known]
+    return any(bench.start[name].numel() in known.values() for name in others)
 
 
 def _searched(bench: Bench, reading: carriers.Reading, *, tries: int, seed: int) -> Influence:

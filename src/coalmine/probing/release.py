@@ -6,6 +6,8 @@ the private sum is still linear, whatever the optimizer then does with it (Adam,
 
 from __future__ import annotations
 
+import argparse
+import collections
 import contextlib
 import dataclasses
 import fnmatch
@@ -17,7 +19,11 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from coalmine.probing import text
 from coalmine.probing.snapshot import Snapshot, is_library
+
+_ITEMS = 10_000
+"""Items of an array of texts or objects that are looked at."""
 
 
 @dataclasses.dataclass
@@ -65,7 +71,8 @@ class Release:
         """Everything released now, by name, copied."""
         found: dict[str, torch.Tensor] = {}
         self._flatten(self._roots, "", found, set())
-        self._flatten(returned, "returned", found, set())
+        if returned is not None:
+            self._flatten(returned, "returned", found, set())
         for name, value in (more or {}).items():
             self._flatten(value, name, found, set())
         return {name: one for name, one in found.items() if not self.is_kept(name)}
@@ -78,6 +85,7 @@ class Release:
 
     def is_kept(self, name: str) -> bool:
         """Whether it was said that nobody outside sees this."""
+        name = name.removesuffix(text.MARK)
         return any(name == kept or fnmatch.fnmatch(name, kept) for kept in self._kept)
 
     def known(self) -> set[int]:
@@ -116,14 +124,23 @@ class Release:
         """Every number under ``value``, by name."""
         if isinstance(value, torch.Tensor):
             seen.add(id(value))
-            found[prefix or "tensor"] = value.detach().clone()
+            value = value.detach().clone()
+            found[prefix or "tensor"] = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         elif isinstance(value, (np.ndarray, np.generic)):
             seen.add(id(value))
             if value.dtype.kind in "fiub":
                 found[prefix or "array"] = torch.from_numpy(np.array(value))
+            elif value.dtype.kind == "c":
+                found[prefix or "array"] = torch.view_as_real(torch.from_numpy(np.array(value, dtype=np.complex128)))
+            elif value.dtype.kind in "USO" and value.size <= _ITEMS:
+                self._flatten(value.tolist(), prefix or "array", found, seen)
         elif isinstance(value, (bool, int, float)):
-            found[prefix or "number"] = torch.tensor(float(value), dtype=torch.float64)
-        elif value is None or isinstance(value, (str, bytes, type)) or id(value) in seen:
+            found[prefix or "number"] = torch.tensor(_finite(value), dtype=torch.float64)
+        elif isinstance(value, complex):
+            found[prefix or "number"] = torch.tensor([value.real, value.imag], dtype=torch.float64)
+        elif text.is_plain(value):
+            found[f"{prefix or type(value).__name__}{text.MARK}"] = text.numbers_of(value)
+        elif isinstance(value, type) or id(value) in seen:
             return
         else:
             seen.add(id(value))
@@ -136,16 +153,17 @@ class Release:
             elif isinstance(value, Mapping):
                 for key, one in value.items():
                     self._flatten(one, f"{dot}{key}", found, seen)
-            elif isinstance(value, (list, tuple)):
+            elif isinstance(value, (list, tuple, collections.deque, set, frozenset)):
                 several = len(value) > 1
-                for position, one in enumerate(value):
+                items = sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value
+                for position, one in enumerate(items):
                     self._flatten(one, f"{prefix}[{position}]" if several and _numeric(one) else prefix, found, seen)
             elif dataclasses.is_dataclass(value) and not isinstance(value, type):
                 for field in dataclasses.fields(value):
                     self._flatten(getattr(value, field.name), f"{dot}{field.name}", found, seen)
             elif callable(getattr(value, "state_dict", None)):
                 self._flatten(value.state_dict(), prefix or type(value).__name__, found, seen)
-            elif own(value):
+            elif own(value) or isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
                 for name, one in vars(value).items():
                     self._flatten(one, f"{dot}{name}", found, seen)
 
@@ -180,7 +198,15 @@ def _plain(name: str) -> str:
 
 
 def _numeric(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, np.ndarray, np.generic, int, float))
+    return isinstance(value, (torch.Tensor, np.ndarray, np.generic, int, float, complex)) or text.is_plain(value)
+
+
+def _finite(value: float) -> float:
+    """As a float; whole numbers beyond it are infinite."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf")
 
 
 def _found(snapshot: Snapshot) -> list[Any]:

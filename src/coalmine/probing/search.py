@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from coalmine.probing import rows
+from coalmine.probing import rows, text
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import Carrier, Reading, delta
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.release import Observation
+
+_SMALLER, _LARGER, _FACTOR = 6, 28, 1.2
+"""Sizes of one row: so many times smaller, until it is not clipped, then so many times larger, each by this factor."""
+
+
+_TIE = 1e-5
 
 
 @dataclasses.dataclass
@@ -27,6 +34,8 @@ class Tried:
     """How large its features are, compared with those of the batch."""
     shown: str = ""
     """What went wrong, where something did: an error, a value that is not finite, or a step that was left out."""
+    place: int | None = None
+    """How many rows of the batch stood before it; None where all did."""
 
     @property
     def total(self) -> float:
@@ -38,18 +47,31 @@ class Tried:
         """How far it moved everything that has noise of its own."""
         return float(np.hypot(self.total, np.linalg.norm(self.beside)))
 
+    def describe(self) -> str:
+        """The row and its place in a few words."""
+        where = "" if self.place is None else "; first in the batch" if self.place == 0 else "; amid the batch"
+        return rows.describe(self.row) + where
+
 
 @dataclasses.dataclass
 class Influence:
     """Every row that was tried."""
 
     tried: list[Tried]
+    """At the end of the batch."""
     failed: list[Tried]
+    placed: list[Tried] = dataclasses.field(default_factory=list)
+    """Some of them again, in front of the batch and amid it."""
+
+    @property
+    def everywhere(self) -> Influence:
+        """Rows in every place."""
+        return Influence([*self.tried, *self.placed], self.failed)
 
     @property
     def best(self) -> Tried:
-        """The row that moved the step most."""
-        return max(self.tried, key=lambda one: one.total)
+        """The row that moved the step most; one at the end of the batch where others move it no further."""
+        return max(self.tried, key=lambda one: one.total * (1.0 if one.place is None else 1.0 - _TIE))
 
     def witnesses(self, carriers: int) -> list[Tried]:
         """The row that moves most, and for each carrier the row that moves it most; none twice."""
@@ -64,7 +86,9 @@ class Influence:
 def _crafter(bench: Bench, seed: int) -> Crafter:
     """Rows like those of the batch, with tokens that its embeddings take."""
     sizes = [one.num_embeddings for one in bench.modules if isinstance(one, torch.nn.Embedding)]
-    return Crafter(bench.base, bounds=bench.subject.bounds, vocabularies=sizes, seed=seed)
+    widths = [part.out_features for one in bench.modules for part in one.modules() if isinstance(part, torch.nn.Linear)]
+    classes = widths[-1] if widths else 0
+    return Crafter(bench.base, bounds=bench.subject.bounds, vocabularies=sizes, classes=classes, seed=seed)
 
 
 def moves(reading: Reading, carriers: list[Carrier], shown: Observation) -> np.ndarray[Any, Any]:
@@ -79,24 +103,28 @@ def moves(reading: Reading, carriers: list[Carrier], shown: Observation) -> np.n
     )
 
 
-def with_row(bench: Bench, row: Any) -> World:
-    """The batch with a row more; where it cannot grow, with this row in the place of its last."""
-    return bench.world({0: row}) if bench.grows else bench.replaced({bench.count - 1: row})
+def with_row(bench: Bench, row: Any, *, place: int | None = None) -> World:
+    """The batch with a row more; where it cannot grow, with this row in the place of another, its last unless given."""
+    if bench.grows:
+        return bench.world({0: row}, place=place)
+    return bench.replaced({bench.count - 1 if place is None else place: row})
 
 
-def attempt(bench: Bench, reading: Reading, row: Any, size: float) -> Tried:
+def attempt(bench: Bench, reading: Reading, row: Any, size: float, *, place: int | None = None) -> Tried:
     """Run the step with one row more."""
-    shown = bench.quiet(with_row(bench, row))
+    shown = bench.quiet(with_row(bench, row, place=place))
     nothing = np.zeros(len(reading.carriers)), np.zeros(len(reading.extras))
     if shown.error:
-        return Tried(row, *nothing, size, shown.error)
+        return Tried(row, *nothing, size, shown.error, place)
     if not shown.whole(reading.silent):
-        return Tried(row, *nothing, size, "not finite")
-    unmoved = all(torch.equal(shown[name], before) for name, before in bench.start.items() if name in shown)
+        return Tried(row, *nothing, size, "not finite", place)
+    tensors = [name for name in bench.start if name in shown and not name.endswith(text.MARK)]
+    unmoved = all(torch.equal(shown[name], bench.start[name]) for name in tensors)
     unmoved = unmoved and not reading.silent.gradients and not reading.coarse  # rounding may hide an update
     if (reading.silent.gradients and not shown.gradients) or unmoved:
-        return Tried(row, *nothing, size, "left out")
-    return Tried(row, moves(reading, reading.carriers, shown), moves(reading, reading.extras, shown), size)
+        return Tried(row, *nothing, size, "left out", place)
+    moved = moves(reading, reading.carriers, shown), moves(reading, reading.extras, shown)
+    return Tried(row, *moved, size, place=place)
 
 
 def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Influence:
@@ -107,25 +135,72 @@ def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Infl
 
     def add(candidate: list[Any], size: float) -> Tried:
         one = attempt(bench, reading, crafter.row(candidate), size)
-        (found.failed if one.shown else found.tried).append(one)
         if not one.shown:
+            found.tried.append(one)
             values.append(candidate)
+        elif not crafter.guessed(candidate):
+            found.failed.append(one)
         return one
 
     for candidate, size in crafter.first()[:tries]:
         add(candidate, size)
     if not found.tried:
         return found
+    first = len(found.tried) + len(found.failed)
+    _scan(bench, reading, found, values, add)
     goals = [-1, *range(len(reading.carriers))]
-    turn = 0
-    while bench.runs and len(found.tried) + len(found.failed) < tries:
+    for turn in range(tries - first):
         # Every other turn climbs in total; the rest goes round the carriers, so that each layer has its row.
         goal = -1 if turn % 2 == 0 else goals[1 + (turn // 2) % max(len(goals) - 1, 1)]
-        turn += 1
         scores = [one.reach if goal < 0 else float(one.moves[goal]) for one in found.tried]
         start = int(np.argmax(scores))
         add(*crafter.changed(values[start], found.tried[start].size))
+    _place(bench, reading, found)
     return found
+
+
+def _scan(
+    bench: Bench, reading: Reading, found: Influence, values: Sequence[Any], add: Callable[[Any, float], Tried]
+) -> None:
+    """Rows of many sizes, close together: a gradient a little beyond the clip norm may be let through.
+
+    Made smaller until it moves less than half the clip norm, a row then grows by a constant factor to eighty times
+    as much.
+    """
+    bound = bench.subject.clip_norm if reading.absolute else found.best.total
+    usual = [number for number, one in enumerate(found.tried) if one.size == 1.0 and one.total > 0.0]
+    for start, moved in [(values[number], found.tried[number].total) for number in usual[:1]]:
+        size = 1.0
+        for _ in range(_SMALLER):
+            if moved <= 0.5 * bound:
+                break
+            size *= 0.2
+            moved = add(scaled(start, size), size).total
+        size *= 0.5 * bound / moved if 0.0 < moved <= 0.5 * bound else 1.0
+        for _ in range(_LARGER):
+            size *= _FACTOR
+            add(scaled(start, size), size)
+
+
+def scaled(values: Sequence[np.ndarray[Any, Any]], factor: float) -> list[np.ndarray[Any, Any]]:
+    """A row's numbers, with its features times a factor."""
+    return [one * factor if one.dtype.kind == "f" and one.size > 1 else one for one in values]
+
+
+def _place(bench: Bench, reading: Reading, found: Influence) -> None:
+    """Put rows in front of the batch and amid it: those that move most, the largest, the smallest and ordinary ones.
+
+    A step may treat the first row in another way, or stop at a row. So it is a row's influence in each place that must
+    be bounded; that the sum depends on the order alone is no fault.
+    """
+    ranked = sorted(found.tried, key=lambda one: -one.reach)
+    sized = sorted(found.tried, key=lambda one: -one.size)
+    ordinary = [one for one in found.tried if one.size == 1.0]
+    chosen = {id(one): one for one in (*ranked[:4], *sized[:3], sized[-1], *ordinary[:3], ranked[-1])}
+    for one in chosen.values():
+        for place in (0, bench.count // 2):
+            again = attempt(bench, reading, one.row, one.size, place=place)
+            (found.failed if again.shown else found.placed).append(again)
 
 
 def climb(bench: Bench, reading: Reading, start: Tried, *, until: float, tries: int, seed: int = 0) -> Tried:
@@ -136,7 +211,7 @@ def climb(bench: Bench, reading: Reading, start: Tried, *, until: float, tries: 
         if best.total > until:
             break
         candidate, size = crafter.changed(values, best.size)
-        one = attempt(bench, reading, crafter.row(candidate), size)
+        one = attempt(bench, reading, crafter.row(candidate), size, place=start.place)
         if not one.shown and one.total > best.total:
             best, values = one, candidate
     return best

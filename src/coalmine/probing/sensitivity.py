@@ -55,6 +55,7 @@ def measure(
         level: of the whole probe.
         known: what rows do to each other, which may be the cause.
     """
+    influence = influence.everywhere
     if not influence.tried or influence.best.total == 0.0:
         return Measurement(
             name="sensitivity",
@@ -117,7 +118,7 @@ def _together(reading: Reading, influence: Influence, effective: float, promised
         f"{promised:.3g} is promised.",
         number=effective,
         allowed=promised,
-        witness=rows.describe(worst.row),
+        witness=worst.describe(),
     )
 
 
@@ -188,7 +189,7 @@ def growth(bench: Bench, reading: Reading, best: Tried) -> float | None:
     """How much more a row moves when its features are ten times as large; None where its influence is bounded."""
     if bench.subject.bounds is not None:
         return None
-    larger = attempt(bench, reading, order.times(best.row, 10.0), best.size * 10.0)
+    larger = attempt(bench, reading, order.times(best.row, 10.0), best.size * 10.0, place=best.place)
     ratio = larger.total / best.total
     return ratio if ratio > 3.0 else None
 
@@ -199,7 +200,7 @@ def _no_clipping(best: Tried, allowed: float | None, grown: float) -> Finding:
         f"A row ten times as large moves the release {grown:.3g} times as far: nothing bounds it.",
         number=best.total,
         allowed=allowed,
-        witness=rows.describe(best.row),
+        witness=best.describe(),
     )
 
 
@@ -215,7 +216,7 @@ def _named(
 ) -> Finding:
     """The fault behind an influence that is too large."""
     best = influence.best
-    witness = rows.describe(best.row)
+    witness = best.describe()
     if allowed is not None:
         said = f"One row moves the sum by {best.total:.4g}, where {allowed:.4g} is allowed"
         number, limit = best.total, allowed
@@ -223,6 +224,16 @@ def _named(
         assert ratio is not None
         said = f"Beside its noise, one row moves the release {1.0 / ratio:.3g} times as far as allowed"
         number, limit = 1.0 / ratio, 1.0
+    at_end = max((one.total for one in influence.tried if one.place is None), default=0.0)
+    if best.place is not None and number * at_end <= limit * best.total * (1.0 + 10.0 * TOLERANCE):
+        where = "in front of the batch" if best.place == 0 else "amid the batch"
+        return faults.finding(
+            faults.TOO_SENSITIVE,
+            f"{said}, when it stands {where}: what rows add depends on their order.",
+            number=number,
+            allowed=limit,
+            witness=witness,
+        )
     causes = [
         one for one in known if one.fault in _CAUSES and (one.fault != faults.DIVISOR.name or number < _FAR * limit)
     ]
@@ -257,7 +268,7 @@ def _named(
                 f"{number / limit * best.total / influence.best.total:.3g} times as far as allowed.",
                 number=number * best.total / influence.best.total,
                 allowed=limit,
-                witness=rows.describe(best.row),
+                witness=best.describe(),
             )
     return faults.finding(faults.TOO_SENSITIVE, f"{said}.", number=number, allowed=limit, witness=witness)
 
@@ -284,12 +295,16 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
     allowed = bench.subject.allowed
     ranked = sorted(influence.tried, key=lambda one: -one.total)
     several = [ranked[0], *(one for one in ranked if one.size <= 100.0)][:12]
-    vectors = [carrier_vector(bench.quiet(with_row(bench, one.row)), reading) for one in several]
     number, pair = 0.0, (several[0], several[0])
-    for a, b in itertools.combinations(range(len(several)), 2):
-        apart = float(delta(vectors[a], vectors[b]).norm())
-        if apart > number:
-            number, pair = apart, (several[a], several[b])
+    for place in (None, 0, bench.count // 2):
+        worlds = [bench.quiet(with_row(bench, one.row, place=place)) for one in several]
+        if not all(shown.whole(reading.silent) for shown in worlds):
+            continue  # a row that fails is another measure's finding
+        vectors = [carrier_vector(shown, reading) for shown in worlds]
+        for a, b in itertools.combinations(range(len(several)), 2):
+            apart = float(delta(vectors[a], vectors[b]).norm())
+            if apart > number:
+                number, pair = apart, (several[a], several[b])
     details |= {"largest": number, "allowed": allowed}
     error = 2.0 * carrier_error(reading.silent, reading)
     most = with_rounding(allowed * (1.0 + TOLERANCE), error, len(vectors[0]))

@@ -33,6 +33,8 @@ from coalmine.errors import InvalidInputError, UnsupportedError
 
 _SEEDS = ("random.getrandbits", "random.randbytes", "numpy.bytes")
 _SEED_FROM = 2**16
+_PERMUTATION = "torch.randperm"
+"""Part of a permutation is none: what is played of one is put in order anew."""
 Site = tuple[Any, ...]
 Key = tuple[Site, int]
 """A draw: its call site, and its number among the draws made there."""
@@ -368,11 +370,13 @@ class Tape:
                 found = _forced(
                     found.index_select(axis, where), [slot for slot in play.slots for _ in range(block)], axis, play
                 )
+                if request.operation == _PERMUTATION:
+                    found = found.argsort().argsort()  # the order that these rows have among themselves
         if found is not None and (shape is None or tuple(found.shape) == tuple(shape)):
             return found.clone()
         self.unknown += 1
         fresh = request.seeded(_seed(site, number))
-        return fresh if found is None else _overlaid(fresh, found)
+        return fresh if found is None or request.operation == _PERMUTATION else _overlaid(fresh, found)
 
     def _from_stream(self, site: Site, shape: tuple[int, ...] | None, block: int, play: _Play) -> torch.Tensor | None:
         """The next rows of a loop over rows or microbatches."""

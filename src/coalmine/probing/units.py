@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from coalmine.probing import faults
 from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.noise import TOLERANCE
 
 _CLOSE = 0.02
 """Relative: how well the factors of rows and noise agree, beside the chance in the noise."""
@@ -22,13 +23,30 @@ _APART = 0.05
 _EXPLAINED = (faults.NOISE_TOO_SMALL.name, faults.TOO_SENSITIVE.name, faults.NO_CLIPPING.name, faults.PER_LAYER.name)
 
 
-def measured(measurements: Sequence[Measurement]) -> list[Measurement]:
-    """The same measurements; where one factor explains both rows and noise, that is the finding."""
+def measured(
+    measurements: Sequence[Measurement], *, noise_multiplier: float, by_buffers: bool = False
+) -> list[Measurement]:
+    """The same measurements; where one factor explains both rows and noise, that is the finding.
+
+    Args:
+        measurements: of the probe.
+        noise_multiplier: σ, which rows and noise beside each other must have.
+        by_buffers: the step moves its parameters by way of buffers of its own (momentum), which may have the factor:
+            then it is no fault, if rows and noise beside each other are as promised.
+    """
     by_name = {one.name: one for one in measurements}
     moving, noised = by_name.get("sensitivity"), by_name.get("noise")
     factor = None if moving is None or noised is None else _factor(moving, noised)
     if factor is None or moving is None:
         return list(measurements)
+    real = moving.details.get("effective_noise_multiplier")
+    if by_buffers and real is not None and real >= noise_multiplier * (1.0 - TOLERANCE):
+        said = (
+            f"Rows and noise are both ×{factor:.3g} of what is promised, as momentum may do; beside each other they "
+            f"give a noise multiplier of at most {real:.3g}."
+        )
+        left = [_without(one, None) for one in measurements]
+        return [dataclasses.replace(one, sentence=said, blind="") if one.name == moving.name else one for one in left]
     found = faults.finding(
         faults.UNIT,
         f"Rows and noise are both ×{factor:.3g} of what is promised: check divisor or learning_rate.",

@@ -1,0 +1,60 @@
+"""Faults that the first step does not have: noise in some steps only, noise that shrinks, a clip norm that grows."""
+
+import pytest
+import torch
+
+from coalmine.probing.probe import probe
+from coalmine.records import Outcome
+
+OPTIONS = {"replays": 40, "tries": 20, "level": 1e-8, "clip_norm": 1.0, "noise_multiplier": 1.0}
+ROWS = torch.randn(5, 10, generator=torch.Generator().manual_seed(0))
+
+
+class Trainer:
+    """A step counter, and what follows it: the factor before the noise, the clip norm, the learning rate."""
+
+    def __init__(self, *, noise=lambda t: 1.0, clip=lambda t: 1.0, rate=lambda t: 1.0):
+        self.weight, self.steps = torch.zeros(10), 0
+        self.noise, self.clip, self.rate = noise, clip, rate
+
+    def step(self, rows):
+        call, self.steps = self.steps, self.steps + 1
+        clipped = rows / (rows.norm(dim=1, keepdim=True) / self.clip(call)).clamp(min=1.0)
+        noised = clipped.sum(dim=0) + (self.noise(call) * torch.randn(10) if self.noise(call) else 0.0)
+        self.weight = self.weight - self.rate(call) * noised / 8
+
+
+def probed(**schedules):
+    trainer = Trainer(**schedules)
+    return probe(trainer.step, state=trainer, batch=ROWS, divisor=8, learning_rate=1.0, **OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("schedules", "fault", "step"),
+    [
+        ({"noise": lambda t: float(t % 2 == 0)}, "noise too small", 2),
+        ({"noise": lambda t: float(t % 4 != 3)}, "noise too small", 4),
+        ({"noise": lambda t: 0.9**t}, "noise too small", 8),
+        ({"clip": lambda t: 1.0 if t < 5 else 3.0}, "sensitivity too large", 6),
+    ],
+    ids=["every other step", "all but every fourth", "decays", "clip norm grows"],
+)
+def test_a_fault_of_a_later_step_is_found(schedules, fault, step):
+    (found,) = probed(**schedules).findings
+    assert found.fault == fault
+    assert f"step {step}" in found.witness
+
+
+@pytest.mark.parametrize(
+    "schedules",
+    [
+        {"rate": lambda t: (1 + t) ** -0.5},
+        {"noise": lambda t: 0.8**t, "clip": lambda t: 0.8**t},
+        {"noise": lambda t: 1.0 + t},
+    ],
+    ids=["learning rate", "clip norm with its noise", "more noise"],
+)
+def test_a_schedule_that_keeps_the_noise_multiplier_passes(schedules):
+    report = probed(**schedules)
+    assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()
+    assert "In steps 2 to 8 too, noise hides a row as well as promised." in report.in_words()

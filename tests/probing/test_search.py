@@ -1,0 +1,109 @@
+"""Rows that the search must come to, and steps that are right although they look odd."""
+
+import pytest
+import torch
+
+from coalmine.probing.probe import probe
+from coalmine.records import Outcome
+
+OPTIONS = {"replays": 40, "tries": 30, "level": 1e-8, "clip_norm": 1.0, "noise_multiplier": 1.0}
+ROWS = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("threshold", [1.5, 3.0])
+def test_gradients_that_are_let_through_up_to_a_threshold_are_found(threshold):
+    weight = torch.zeros(6)
+
+    def step(rows):
+        norms = rows.norm(dim=1, keepdim=True)
+        total = torch.where(norms > threshold, rows / norms, rows).sum(dim=0)
+        weight.sub_((total + torch.randn(6)) / 8)
+
+    given = {"state": {"weight": weight}, "batch": 10 * ROWS, "divisor": 8, "learning_rate": 1.0}
+    (found,) = probe(step, **given, **OPTIONS).findings
+    assert 0.8 * threshold < found.number <= threshold * 1.001
+
+
+def classifier(weights):
+    """Rows clipped to norm 1 and then weighed by their class; the batch has classes 0 and 1 of three."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(batch):
+        x, y = batch
+        apart = torch.softmax(model(x), dim=1).detach() - torch.nn.functional.one_hot(y, 3)
+        gradients = torch.cat([apart[:, :, None] * x[:, None, :], apart[:, :, None]], dim=2).flatten(1)
+        clipped = gradients / gradients.norm(dim=1, keepdim=True).clamp(min=1.0)
+        total = (clipped * weights[y, None]).sum(dim=0).reshape(3, 7)
+        model.weight.grad = (total[:, :6] + torch.randn(3, 6)) / 8
+        model.bias.grad = (total[:, 6] + torch.randn(3)) / 8
+        optimizer.step()
+
+    batch = ROWS, torch.tensor([0, 1, 1, 0, 1, 0])
+    return probe(step, state=[model, optimizer], batch=batch, divisor=8, **OPTIONS)
+
+
+def test_a_class_that_is_not_in_the_batch_is_tried():
+    (found,) = classifier(torch.tensor([1.0, 1.0, 3.0])).findings
+    assert found.fault == "sensitivity too large"
+    assert "label 2" in found.witness
+    assert found.number == pytest.approx(3.0, rel=1e-3)
+
+
+def test_a_class_that_fails_and_is_in_no_row_is_no_finding():
+    assert classifier(torch.ones(2)).findings == ()
+
+
+def test_a_sign_after_the_noise_is_not_refuted():
+    weight = torch.zeros(12)
+
+    def step(rows):
+        clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)
+        weight.sub_(0.1 * torch.sign(clipped.sum(dim=0) + torch.randn(12)))
+
+    report = probe(step, state={"weight": weight}, batch=torch.cat([ROWS, ROWS], dim=1), divisor=8, **OPTIONS)
+    assert report.findings == (), report.in_words()
+    assert report.verdict.outcome is Outcome.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("noise", "outcome"), [(1.0, Outcome.CONSISTENT), (0.7, Outcome.REFUTED)])
+def test_momentum_by_hand_is_no_wrong_divisor(noise, outcome):
+    weight, momentum = torch.zeros(6), torch.zeros(6)
+
+    def step(rows):
+        clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)
+        momentum.mul_(0.9).add_((clipped.sum(dim=0) + noise * torch.randn(6)) / 8, alpha=0.1)
+        weight.sub_(0.5 * momentum)
+
+    given = {"state": {"weight": weight, "momentum": momentum}, "batch": ROWS, "divisor": 8, "learning_rate": 0.5}
+    report = probe(step, **given, **{**OPTIONS, "replays": 200})
+    assert report.verdict.outcome is outcome, report.in_words()
+
+
+def embedded(silent):
+    """The vectors of tokens 1 to 7 are trained, that of token 0 (padding) never; ``silent`` has no noise."""
+    torch.manual_seed(0)
+    model = torch.nn.Embedding(8, 3, padding_idx=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loud = torch.ones(8, 1)
+    loud[silent] = 0.0
+
+    def step(tokens):
+        counts = torch.nn.functional.one_hot(tokens, 8).sum(dim=1) * (torch.arange(8) > 0)
+        gradients = (counts[:, :, None] * torch.ones(3)).flatten(1)
+        clipped = gradients / gradients.norm(dim=1, keepdim=True).clamp(min=1.0)
+        model.weight.grad = (clipped.sum(dim=0).reshape(8, 3) + loud * torch.randn(8, 3)) / 8
+        optimizer.step()
+
+    batch = torch.randint(0, 8, (6, 4), generator=torch.Generator().manual_seed(1))
+    return probe(step, state=[model, optimizer], batch=batch, divisor=8, **{**OPTIONS, "replays": 200})
+
+
+def test_a_token_that_no_row_can_train_needs_no_noise():
+    report = embedded([0])
+    assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()
+
+
+def test_a_token_that_a_row_can_train_needs_noise():
+    assert "noise too small" in {one.fault for one in embedded([0, 5]).findings}

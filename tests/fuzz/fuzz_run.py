@@ -67,6 +67,7 @@ def _prepare() -> None:
     import coalmine.report.html
     import coalmine.studies.figure
     from coalmine import data
+    from coalmine.cli import app  # noqa: F401 - all commands: a command line loads the called one alone
     from coalmine.game.built_in import BuiltInTask
     from coalmine.training.stack import Stack
 

@@ -250,7 +250,7 @@ def test_a_control_that_was_refuted_by_luck_does_not_make_it_consistent():
     )
     refuted = found[Outcome.REFUTED] / games
     assert 0.1 < refuted < 0.8  # the game is too small for this claim
-    assert found[Outcome.CONSISTENT] == 0
+    assert found[Outcome.CONSISTENT] <= 0.03 * games  # a quarter of them when any refuted control was enough
 
 
 def test_a_control_is_enough_where_it_would_be_refuted_nearly_always():

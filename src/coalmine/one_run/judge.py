@@ -331,7 +331,15 @@ def _decide(
     if blind is not None:
         return Outcome.INCONCLUSIVE, [*reasons, blind], None
     if control is not None:
-        return _by_control(reasons, design, control, separation)
+        outcome, why, power = _by_control(reasons, design, control, separation)
+        if (
+            outcome is Outcome.INCONCLUSIVE
+            and gradients
+            and design.test.refuted(design.count(control), level=design.level)
+        ):
+            # What was seen of the claimed noise itself may say more than one control does.
+            return _by_itself(reasons, design, scores, separation, gradients)
+        return outcome, why, power
     return _by_itself(reasons, design, scores, separation, gradients)
 
 
@@ -399,13 +407,18 @@ def _again(design: Design, control: OneRunScores) -> float:
     """How often a training as broken as the control is refuted by as many canaries: from how far apart its scores are.
 
     By the law of the claimed mechanism with as little noise as sets scores that far apart. One control knows its
-    distance only so well, so that is taken one standard error (Mann and Whitney) smaller than it was seen.
+    distance only so well, so that is taken one standard error smaller than it was seen (Hanley and McNeil 1982: of the
+    share A of pairs the right way round, for exponential tails).
     """
     inside, outside = control.score[control.included], control.score[~control.included]
     if not inside.size or not outside.size:
         return 0.0
-    error = math.sqrt((control.score.size + 1.0) / (12.0 * inside.size * outside.size))
-    apart = math.sqrt(2.0) * float(special.ndtri(max(0.5, min(_area(inside, outside), 1.0 - error) - error)))
+    share = _area(inside, outside)
+    first, second = share / (2.0 - share) - share**2, 2.0 * share**2 / (1.0 + share) - share**2
+    spread = share * (1.0 - share) + (inside.size - 1.0) * first + (outside.size - 1.0) * second
+    less = share - math.sqrt(max(0.0, spread) / (inside.size * outside.size))
+    less = min(less, 1.0 - 1.0 / (inside.size * outside.size))  # no sample shows more
+    apart = math.sqrt(2.0) * float(special.ndtri(less)) if less > 0.5 else 0.0
     if apart <= 0.0:
         return 0.0
     noise = choosing.seen_noise(design.claim, separation=apart)

@@ -63,7 +63,7 @@ ENTRIES = (
         title="One run",
         words="Two thousand canaries in one training, each with its own coin.",
         command="audit --adversary one-run-white-box:canaries=2000 --set data.rows=500 --set training.steps=10 "
-        "--set training.sampling=full --set training.target_epsilon=8",
+        "--set training.sampling=full --set training.target_epsilon=4",
         exit_code=0,
     ),
     Entry(

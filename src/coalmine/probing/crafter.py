@@ -78,7 +78,7 @@ class Crafter:
                     spike[place] = 100.0 * self._typical[leaf]
                     values[leaf] = spike.reshape(self._base[0][leaf].shape)
                     found.append((values, 100.0))
-        return [(self._inside(values), size) for values, size in found]
+        return [(self.inside(values), size) for values, size in found]
 
     def changed(self, values: list[Any], size: float) -> tuple[list[Any], float]:
         """A row a little, or much, different."""
@@ -101,7 +101,7 @@ class Crafter:
             elif self._values[leaf].size and self._rng.random() < 0.5:
                 where = self._rng.random(new[leaf].shape) < (1.0 if kind == "label" else 0.3)
                 new[leaf] = np.where(where, self._rng.choice(self._values[leaf], size=new[leaf].shape), new[leaf])
-        return self._inside(new), min(size, 1e4)
+        return self.inside(new), min(size, 1e4)
 
     def guessed(self, values: list[Any]) -> bool:
         """Whether a row has a label that the batch does not show to be one."""
@@ -130,7 +130,7 @@ class Crafter:
             for one, kind in zip(values, self._kinds, strict=True)
         ]
 
-    def _inside(self, values: list[Any]) -> list[Any]:
+    def inside(self, values: list[Any]) -> list[Any]:
         """Within the bounds that are promised for features."""
         if self._bounds is None:
             return values

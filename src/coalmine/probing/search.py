@@ -134,6 +134,7 @@ def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Infl
     values: list[list[Any]] = []
 
     def add(candidate: list[Any], size: float) -> Tried:
+        candidate = crafter.inside(candidate)
         one = attempt(bench, reading, crafter.row(candidate), size)
         if not one.shown:
             found.tried.append(one)

@@ -318,7 +318,7 @@ def judge_folder(
         seal: As in :func:`open_seal`.
         digest: As in :func:`open_seal`.
         control: As in :func:`coalmine.one_run.judge`; :func:`judge_control` makes it.
-        store: Keep the result there too; see :meth:`~coalmine.one_run.judge.OneRunResult.keep`.
+        store: Keep the result there too; see :meth:`coalmine.one_run.OneRunResult.keep`.
         name: What people call it in the store.
         tags: Words to find it by in the store.
 

@@ -1,5 +1,6 @@
 """One small audit of each kind, bundled once; and a forger who changes what a bundle says."""
 
+import contextlib
 import csv
 import io
 import json
@@ -16,11 +17,18 @@ from coalmine.evidence import archive
 from coalmine.evidence.contents import Contents
 
 
-@pytest.fixture(scope="session", autouse=True)
-def plain_pages():
+@contextlib.contextmanager
+def plain():
     """Pages are drawn in a second or two; here the page is the result as text, which is as sensitive and quick."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "page", lambda result: f"<html>{result.to_json()}</html>")
+        yield
+
+
+@pytest.fixture(autouse=True)
+def plain_pages():
+    """In every test here, and in no other: one of another folder may come between."""
+    with plain():
         yield
 
 
@@ -36,7 +44,8 @@ def audited(tmp_path_factory):
 def built_in(audited, tmp_path_factory):
     """The bundle of an audit by our own trainer: two attacks and a control."""
     store, result = audited
-    return coalmine.bundle(result, store=store, output=tmp_path_factory.mktemp("bundle") / "built-in.zip")
+    with plain():
+        return coalmine.bundle(result, store=store, output=tmp_path_factory.mktemp("bundle") / "built-in.zip")
 
 
 @pytest.fixture(scope="session")
@@ -62,7 +71,8 @@ def own_store(tmp_path_factory):
 def own_bundle(own_store, tmp_path_factory):
     """The bundle of that audit."""
     store, result = own_store
-    return coalmine.bundle(result, store=store, output=tmp_path_factory.mktemp("bundle") / "own.zip")
+    with plain():
+        return coalmine.bundle(result, store=store, output=tmp_path_factory.mktemp("bundle") / "own.zip")
 
 
 @pytest.fixture

@@ -250,26 +250,31 @@ def test_what_does_not_fit_is_refused():
 # ---- Opacus --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus and torch warn of things that are meant here
-@pytest.mark.parametrize(("share", "apart"), [(1, 1.0), (3, 0.7)])
-def test_gradient_canaries_in_opacus(share, apart):
-    opacus = pytest.importorskip("opacus")
-    from coalmine.one_run.hooks import OpacusCanaries
+def made_private(*, noise_multiplier):
+    """Model, optimizer and loader as Opacus makes them; a row is in a batch with probability 0.1."""
+    import opacus
 
     base = data()
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(torch.from_numpy(base.x), torch.from_numpy(base.y)), batch_size=40
-    )
-    sigma, rate, epochs = 0.5, 0.1, 6
-    model, optimizer, loader = opacus.PrivacyEngine().make_private(
+    rows = torch.utils.data.TensorDataset(torch.from_numpy(base.x), torch.from_numpy(base.y))
+    return opacus.PrivacyEngine().make_private(
         module=model,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=loader,
-        noise_multiplier=sigma,
+        data_loader=torch.utils.data.DataLoader(rows, batch_size=40),
+        noise_multiplier=noise_multiplier,
         max_grad_norm=1.0,
     )
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus and torch warn of things that are meant here
+@pytest.mark.parametrize(("share", "apart"), [(1, 1.0), (3, 0.7)])
+def test_gradient_canaries_in_opacus(share, apart):
+    pytest.importorskip("opacus")
+    from coalmine.one_run.hooks import OpacusCanaries
+
+    sigma, rate, epochs = 0.5, 0.1, 6
+    model, optimizer, loader = made_private(noise_multiplier=sigma)
     size = sum(p.numel() for p in model.parameters())
     chosen = canaries.dirac(parameters=size, canaries=300, per_coordinate=share)
     included = np.random.default_rng(4).random(300) < 0.5
@@ -298,22 +303,10 @@ def test_gradient_canaries_in_opacus(share, apart):
 @pytest.mark.parametrize("where", ["step hook", "pre-hook", "scale_grad", "wrapped noise"])
 def test_noise_that_is_taken_off_after_it_was_added_is_seen(where):
     """What counts is what the inner optimizer steps along."""
-    opacus = pytest.importorskip("opacus")
+    pytest.importorskip("opacus")
     from coalmine.one_run.hooks import OpacusCanaries
 
-    base = data()
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(torch.from_numpy(base.x), torch.from_numpy(base.y)), batch_size=40
-    )
-    model, optimizer, loader = opacus.PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=loader,
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
+    model, optimizer, loader = made_private(noise_multiplier=1.0)
 
     def bare(*_):
         for one in optimizer.params:
@@ -351,21 +344,10 @@ def test_noise_that_is_taken_off_after_it_was_added_is_seen(where):
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_hook_that_would_score_something_else_is_refused():
-    opacus = pytest.importorskip("opacus")
+    pytest.importorskip("opacus")
     from coalmine.one_run.hooks import OpacusCanaries
 
-    base = data()
-    model = torch.nn.Linear(FEATURES, 2)
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(torch.from_numpy(base.x), torch.from_numpy(base.y)), batch_size=40
-    )
-    model, optimizer, loader = opacus.PrivacyEngine().make_private(
-        module=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
-        data_loader=loader,
-        noise_multiplier=1.0,
-        max_grad_norm=1.0,
-    )
+    model, optimizer, loader = made_private(noise_multiplier=1.0)
     size = sum(p.numel() for p in model.parameters())
     scored, other = (canaries.dirac(parameters=size, canaries=4, seed=seed) for seed in (0, 1))
     mechanism = DpSgd(sample_rate=0.1, noise_multiplier=1.0, steps=1)

@@ -19,7 +19,7 @@ from coalmine.integrations.jax import audit
 
 half = functools.partial(example.train, noise=0.5 * example.NOISE_MULTIPLIER)
 
-CANARIES, STEPS, RATE, SIGMA = 480, 100, 0.2, 2.0
+CANARIES, STEPS, RATE, SIGMA = 1960, 100, 0.2, 2.0
 run_claim = coalmine.DpSgd(sample_rate=RATE, noise_multiplier=SIGMA, steps=STEPS)
 
 

@@ -35,7 +35,12 @@ def print_json(payload: Mapping[str, Any]) -> None:
 
 def _escaped(sign: str) -> str:
     """A character inside JSON, as its number where a terminal could obey it."""
-    return sign if sign == "\n" or sign.isprintable() else json.dumps(sign).strip('"').replace("\x7f", "\\u007f")
+    return sign if _harmless(sign) else json.dumps(sign).strip('"').replace("\x7f", "\\u007f")
+
+
+def _harmless(sign: str) -> bool:
+    """Whether a terminal only shows this character. (Python calls a no-break space unprintable.)"""
+    return sign == "\n" or sign.isprintable() or unicodedata.category(sign) == "Zs"
 
 
 def printable(text: str) -> str:
@@ -43,8 +48,10 @@ def printable(text: str) -> str:
 
     >>> len(printable(chr(27) + "[31mred"))
     11
+    >>> len(printable("50\u00a0:\u00a050"))
+    7
     """
-    return "".join(sign if sign == "\n" or sign.isprintable() else ascii(sign)[1:-1] for sign in text)
+    return "".join(sign if _harmless(sign) else ascii(sign)[1:-1] for sign in text)
 
 
 def console() -> Console:

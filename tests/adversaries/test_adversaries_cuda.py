@@ -12,6 +12,7 @@ LADDER = (
     *("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset"),
     *("crafted-row", "crafted-row-steps", "adaptive-row", "crafted-gradient"),
 )
+PART = np.array([17, 4, 5, 22, 9])
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
@@ -37,12 +38,13 @@ def test_every_adversary_plays_on_a_gpu(name, kind):
     found = [
         train(
             attack.network or given.network, neighbours=attack.neighbours, config=attack.training or given.training,
-            fingerprint="gpu", trials=range(24), worlds=np.arange(24) % 2, observer=attack.distinguisher, device="cuda",
+            fingerprint="gpu", trials=trials, worlds=trials % 2, observer=attack.distinguisher, device="cuda",
         )
-        for _ in range(2)
+        for trials in (np.arange(24), np.arange(24), PART)
     ]  # fmt: skip
     assert found[0].succeeded.all()
     np.testing.assert_array_equal(found[0].scores, found[1].scores)
+    np.testing.assert_array_equal(found[0].scores[PART], found[2].scores)  # in another stack
     assert np.unique(found[0].scores).size > 12
 
 

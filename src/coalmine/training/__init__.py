@@ -34,6 +34,7 @@ from coalmine.training.networks import (
     takes_tokens,
 )
 from coalmine.training.pair import check_pair
+from coalmine.training.products import dots, in_parts
 from coalmine.training.services import accuracy, clipped_sums, losses
 from coalmine.training.trainer import TrainingResult, check_fit, device_named, one_thread, train
 
@@ -82,8 +83,10 @@ __all__ = [
     "clip_divisors",
     "clipped_sums",
     "device_named",
+    "dots",
     "glorot",
     "hardware",
+    "in_parts",
     "log_mixture",
     "log_ratio",
     "losses",

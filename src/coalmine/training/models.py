@@ -14,7 +14,7 @@ from torch import Tensor
 from coalmine.errors import InvalidInputError
 from coalmine.training.data import inputs_array, labels_array
 from coalmine.training.networks import Network
-from coalmine.training.products import Counts, padded
+from coalmine.training.products import Counts, in_parts, padded
 
 _QUERIES_AT_ONCE = 512
 
@@ -84,9 +84,12 @@ class BlackBox:
             filled[:rows] = chunk
             stack = parameters.shape[0]
             counts = [rows] * stack if parameters.device.type == "cpu" else None
-            asked = filled.expand(stack, *filled.shape)
-            parts.append(self._engine.logits(parameters, asked, counts)[:, :rows].clone())
+            parts.append(in_parts(functools.partial(self._ask, filled, counts), parameters)[:, :rows])
         return torch.cat(parts, dim=1)
+
+    def _ask(self, queries: Tensor, counts: list[int] | None, parameters: Tensor) -> Tensor:
+        # A copy: the next call writes into the same room.
+        return self._engine.logits(parameters, queries.expand(parameters.shape[0], *queries.shape), counts).clone()
 
 
 class StackedModels(BlackBox):

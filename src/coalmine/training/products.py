@@ -8,13 +8,17 @@ whole stack at its fixed width. A single model may also come without the stack's
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 Counts = Sequence[int] | None
 """How many examples of each model are in use (CPU); nothing on a GPU, where padding is computed and weighted by 0."""
+
+
+_LINES = 256
+"""Models at a time where the kernels of a GPU must not depend on their number."""
 
 
 def padded(rows: int) -> int:
@@ -24,6 +28,37 @@ def padded(rows: int) -> int:
     code), so every buffer ends on a whole vector: then a model's place in the stack cannot touch its result.
     """
     return -(-rows // 32) * 32
+
+
+def in_parts(compute: Callable[..., Tensor], *lines: Tensor) -> Tensor:
+    """``compute(*lines)``, where line s of the result stands for line s of each argument, the same bits in any stack.
+
+    A GPU's libraries choose a kernel, and with it the order of sums, by the number of lines: there every call has as
+    many, the last one's filled up with zeros. On a CPU ``compute`` sees to it by itself.
+
+    >>> in_parts(lambda x, y: (x * y).sum(1), torch.ones(3, 2), torch.ones(3, 2)).tolist()
+    [2.0, 2.0, 2.0]
+    """
+    count = lines[0].shape[0]
+    if lines[0].device.type == "cpu":
+        return compute(*lines)
+    found = []
+    for start in range(0, count, _LINES):
+        part = [x[start : start + _LINES] for x in lines]
+        short = _LINES - part[0].shape[0]
+        if short:
+            part = [torch.cat([x, x.new_zeros((short, *x.shape[1:]))]) for x in part]
+        found.append(compute(*part))
+    return torch.cat(found)[:count] if found else compute(*lines)
+
+
+def dots(a: Tensor, b: Tensor) -> Tensor:
+    """⟨a_s, b_s⟩ for each model.
+
+    >>> dots(torch.ones(2, 3), torch.ones(2, 3)).tolist()
+    [3.0, 3.0]
+    """
+    return in_parts(lambda x, y: (x * y).sum(1), a, b)
 
 
 def _batched(x: Tensor, counts: Counts) -> bool:

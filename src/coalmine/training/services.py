@@ -22,7 +22,7 @@ from coalmine.training.job import Job
 from coalmine.training.models import BlackBox
 from coalmine.training.modules import PerExample, make_engine
 from coalmine.training.networks import Network, example_floats, takes_tokens
-from coalmine.training.products import padded
+from coalmine.training.products import in_parts, padded
 from coalmine.training.sums import Vectors
 
 _ROWS_AT_ONCE = 64  # of a whole stack of models, which on a GPU is thousands
@@ -67,7 +67,7 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
         config: the training whose clipping norm and order of sums are used; it samples nothing here.
 
     Returns:
-        The sums, ``[S, P]``, on the device of the parameters.
+        The sums, ``[S, P]``, on the device of the parameters; a model's do not depend on the others.
 
     >>> from coalmine.training import LogisticRegression
     >>> config = TrainingConfig(steps=1, sampling="full", clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
@@ -75,6 +75,11 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
     >>> clipped_sums(LogisticRegression(2), torch.zeros(1, 6), dataset=base, config=config).norm().round(decimals=4)
     tensor(1.4142)
     """
+    return in_parts(functools.partial(_sums, network, dataset=dataset, config=config), parameters)
+
+
+def _sums(network: Network, parameters: Tensor, *, dataset: Dataset, config: TrainingConfig) -> Tensor:
+    """The sums for models that go through together."""
     device, dtype = parameters.device, parameters.dtype
     neighbours = Neighbours(dataset)
     # Every model's vector starts on a cache line, as in the trainer: then its place does not touch its last bits.

@@ -37,6 +37,7 @@ from coalmine.training import (
     TrainingConfig,
     clip_divisors,
     clipped_sums,
+    in_parts,
     one_thread,
     takes_tokens,
     train,
@@ -66,6 +67,13 @@ class Background:
 
     def whiten(self, gradients: Tensor) -> Tensor:
         """Σ⁻¹·g for each line of ``[S, P]``, in float64; no line depends on the others."""
+        return in_parts(self._whiten, gradients)
+
+    def strengths(self, gradients: Tensor) -> Tensor:
+        """d² = gᵀ Σ⁻¹ g for each line, ``[S]``."""
+        return in_parts(self._strengths, gradients)
+
+    def _whiten(self, gradients: Tensor) -> Tensor:
         wide, parts = self._parts(gradients)
         directions = torch.as_tensor(self.directions, device=wide.device)
         if wide.device.type != "cpu":
@@ -73,8 +81,7 @@ class Background:
         along = [part @ directions for part in parts.unbind(0)]
         return (wide - torch.stack(along)) / self.noise if along else wide
 
-    def strengths(self, gradients: Tensor) -> Tensor:
-        """d² = gᵀ Σ⁻¹ g for each line, ``[S]``."""
+    def _strengths(self, gradients: Tensor) -> Tensor:
         wide, parts = self._parts(gradients)
         shares = torch.as_tensor(self._shares, device=wide.device)
         return ((wide * wide).sum(1) - (parts * parts / shares).sum(1)) / self.noise

@@ -14,7 +14,7 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import DISTANCE, LOSS, Distinguisher, Iterate, Models, View
-from coalmine.training import TrainingConfig
+from coalmine.training import TrainingConfig, dots
 
 SENSITIVITY = "sensitivity"
 """The columns with LS_t of single steps, such as ``sensitivity_1``, in units of a clipped gradient."""
@@ -72,14 +72,14 @@ class Belief(Distinguisher):
         canary = _wide(pair.canary)
         replaced = None if pair.replaced is None else _wide(pair.replaced)
         apart = canary if replaced is None else canary - replaced
-        length = _dots(apart, apart).sqrt()
+        length = dots(apart, apart).sqrt()
         # A step in which the gradients agree says nothing, with whatever noise.
         noise = self._sigma * length if self._local else torch.full_like(length, self._noise)
         variance = torch.where(noise > 0.0, noise * noise, 1.0)
         rest = _wide(iterate.private_gradient) - _wide(pair.shared)
         if self._rate == 1.0:
             middle = rest - 0.5 * canary if replaced is None else rest - 0.5 * (canary + replaced)
-            step = _dots(middle, apart) / variance
+            step = dots(middle, apart) / variance
         else:
             step = self._mixed(rest, canary, variance)
             if replaced is not None:
@@ -91,7 +91,7 @@ class Belief(Distinguisher):
 
     def _mixed(self, rest: Tensor, gradient: Tensor, variance: Tensor) -> Tensor:
         """ln(1 − q + q·e^a), with e^a never formed where it could overflow."""
-        exponent = _dots(rest - 0.5 * gradient, gradient) / variance
+        exponent = dots(rest - 0.5 * gradient, gradient) / variance
         if self._rate == 0.0:
             return torch.zeros_like(exponent)
         return torch.logaddexp(exponent + math.log(self._rate), torch.full_like(exponent, math.log1p(-self._rate)))
@@ -116,8 +116,3 @@ def _wide(tensor: Any) -> Tensor:
     """In float64: what is summed here must not be rounded to the training's precision."""
     wide: Tensor = tensor.double()
     return wide
-
-
-def _dots(a: Tensor, b: Tensor) -> Tensor:
-    """⟨a_s, b_s⟩ for each model."""
-    return (a * b).sum(1)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from coalmine.adversaries.crafters.rows import Background, Candidates
 from coalmine.roles import Distinguisher, Iterate, View
-from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, log_mixture
+from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, dots, log_mixture
 
 
 class WhitenedRatio(Distinguisher):
@@ -65,8 +65,9 @@ class WhitenedRatio(Distinguisher):
             self._mean = self._rate * sums.double()
         if self._white is None or (isinstance(self._canary, Candidates) and (iterate.step - 1) % self._refresh == 0):
             self._white, self._half = self._test(models)
+        assert self._half is not None
         rest = iterate.private_gradient.double() * self._batch - self._mean
-        exponents = ((self._white * rest).sum(1) - self._half).cpu().numpy()
+        exponents = (dots(self._white.expand_as(rest), rest) - self._half).cpu().numpy()
         self._total += log_mixture(exponents, sample_rate=self._rate)
 
     def _test(self, models: Tensor) -> tuple[Tensor, Tensor]:
@@ -76,7 +77,7 @@ class WhitenedRatio(Distinguisher):
         else:
             gradient = torch.as_tensor(self._canary, device=models.device)[None]
         white = self._background.whiten(gradient)
-        return white, 0.5 * (white * gradient).sum(1)
+        return white, 0.5 * dots(white, gradient)
 
     def finish(self, models: Any) -> NDArray[np.float64]:
         """Scores of the stack."""

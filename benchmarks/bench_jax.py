@@ -86,9 +86,34 @@ def score(params: Any) -> Any:
 def run(trainings: int = 1000) -> dict[str, float]:
     """Milliseconds without compiling, and their ratio, for both ways to write the training."""
     plain = measured(*make(), trainings)
-    return plain | {
-        f"{name}, from products": value for name, value in measured(*make_from_products(), trainings).items()
-    }
+    products = {f"{name}, from products": value for name, value in measured(*make_from_products(), trainings).items()}
+    return plain | products | {"our own trainer (ms each)": 1e3 * own(trainings)}
+
+
+def own(trainings: int) -> float:
+    """Seconds a training on our own trainer: the same network, rows and steps, on a GPU if there is one."""
+    import torch
+
+    from coalmine.training import Dataset, Mlp, Neighbours, TrainingConfig
+    from coalmine.training import train as train_stack
+
+    rng = np.random.default_rng(0)
+    base = Dataset(rng.normal(size=(ROWS, 64)).astype(np.float32), rng.integers(0, 10, ROWS))
+    network = Mlp(64, hidden=(32,), classes=10, activation="tanh")
+    config = TrainingConfig(steps=STEPS, sampling="full", clip=1.0, noise_multiplier=1.0, learning_rate=0.5)
+
+    def play(trials: range) -> None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        worlds = np.zeros(len(trials), dtype=np.int64)
+        train_stack(
+            network, neighbours=Neighbours(base), config=config, fingerprint="bench", trials=trials, worlds=worlds,
+            device=device,
+        )  # fmt: skip
+
+    play(range(trainings))  # kernels are compiled
+    began = time.perf_counter()
+    play(range(trainings))
+    return (time.perf_counter() - began) / trainings
 
 
 def measured(train: Any, data: Any, trainings: int) -> dict[str, float]:

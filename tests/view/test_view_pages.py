@@ -5,6 +5,7 @@ import json
 import re
 import sqlite3
 
+import numpy as np
 import pytest
 import view_store
 from view_store import HOSTILE
@@ -86,8 +87,8 @@ def test_the_trials_come_in_pages(shared):
     assert page.count('<th scope="row" class="number">') == 192
     assert "failed" in page
     with Store.open(shared.pages._store.path, create=False, read_only=True) as store:
-        first = store.scores(run).score[1]
-    assert f"{first:.6g}" in page
+        scores = store.scores(run).score
+    assert f"{scores[np.isfinite(scores)][0]:.6g}" in page  # which ones fail depends on the versions, as all seeds do
 
 
 def test_two_audits_are_compared(shared):

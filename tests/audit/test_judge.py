@@ -99,6 +99,16 @@ def test_a_blind_score_says_nothing():
     assert "do not tell the worlds apart" in words(found)
 
 
+def test_an_attack_that_sees_too_little_says_nothing_unless_a_control_shows_what_it_sees():
+    """d′ = 0.35 of 1: with half the noise it would be 0.7, which the claim allows."""
+    found, (how,) = verdict(evidence(shift=0.35))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert how.share == 0.5  # enough trials for an attack that loses nothing
+    assert "with half of the noise they would still be within that" in words(found)
+    found, _ = verdict(evidence(shift=0.35, control=evidence(noise=0.5)))
+    assert found.outcome is Outcome.CONSISTENT
+
+
 def test_scores_that_never_change_say_nothing():
     given = evidence()
     same = dataclasses.replace(given.trials, score=np.ones(1000))

@@ -255,3 +255,12 @@ def test_reading_a_bundle_takes_a_stream_no_larger_than_it_may_be(tmp_path):
     assert path.stat().st_size < 10_000
     with pytest.raises(InvalidInputError, match=r"MANIFEST\.json is too large: expected at most 1,048,576 bytes"):
         coalmine.verify(path)
+
+
+@pytest.mark.parametrize("around", [(b"#!/bin/sh\n", b""), (b"", b"junk"), (b"PK\x03\x04", b"")])
+def test_bytes_around_the_zip_are_refused(tmp_path, built_in, around):
+    """Python's zipfile passes over them; a shell or another program would not."""
+    path = tmp_path / "around.zip"
+    path.write_bytes(around[0] + built_in.read_bytes() + around[1])
+    with pytest.raises(InvalidInputError, match=r"begin as a zip|before or after its zip"):
+        coalmine.verify(path)

@@ -288,6 +288,13 @@ def _doubts(scores: Scores, failed: tuple[int, int], *, claim: Claim, copies: in
             "stronger score or canary, or hand over a broken twin of the training as a control"
             + ("" if expected > 2.0 * least else f"; or ask for about {enough:,} trials")
         )
+    elif not caught and not doubts and _separation(scores) < least_share(claim) * allowed:
+        # With a share s of the noise scores are about 1/s times as far apart: this attack's would still be allowed.
+        doubts.append(
+            f"the scores are d′ = {_separation(scores):.2f} apart where the claim allows about {allowed:.2f}: with "
+            f"{_WORDS[least_share(claim)]} of the noise they would still be within that, so this attack would not have "
+            "refuted it; use a stronger score or canary, or play a control, which shows what it can refute"
+        )
     return doubts
 
 

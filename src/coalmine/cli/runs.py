@@ -44,7 +44,7 @@ def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
         "failed_trials": run.failed_trials,
         "failed_blocks": run.failed_blocks,
         "epsilon_lower": _part(ended, "runs").get(run.fingerprint),
-        "verdict": ended.get("outcome"),
+        "verdict": None if attack.get("control", 1.0) != 1.0 else ended.get("outcome"),
         "seconds": run.elapsed,
         "devices": list(run.devices),
         "created": _when(run.created),

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -94,6 +95,7 @@ def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, bytes], dict[str, An
     try:
         if not where.is_file():
             raise refuse("there is no such file", where)
+        _check_ends(where)
         with zipfile.ZipFile(where) as archive:
             files = _read(archive, where)
     except _DAMAGE as error:
@@ -112,6 +114,21 @@ def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, bytes], dict[str, An
     if not isinstance(manifest.get("files"), dict):
         raise refuse(f"{MANIFEST} lists no files", where)
     return files, manifest
+
+
+def _check_ends(where: Path) -> None:
+    """An error for bytes before or after the zip: Python passes over them, and a shell would not."""
+    end = struct.Struct("<4s4H2LH")
+    with where.open("rb") as stream:
+        first = stream.read(4)
+        length = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, length - end.size))
+        last = stream.read()
+    if first != b"PK\x03\x04" or len(last) != end.size:
+        raise refuse("it does not begin as a zip; expected a file that coalmine bundle wrote", where)
+    mark, *_, size, offset, comment = end.unpack(last)
+    if mark != b"PK\x05\x06" or comment or offset + size + end.size != length:
+        raise refuse("there are bytes before or after its zip; expected a file that coalmine bundle wrote", where)
 
 
 def _read(archive: zipfile.ZipFile, where: Path) -> dict[str, bytes]:

@@ -9,12 +9,16 @@ from coalmine import _validate
 
 DIGITS = 1e-6
 """How far a number of a result may be off, relatively, where other versions or instruction sets computed it."""
+ROUNDING = 1e-9
+"""The same where all is alike: the number of threads decides in which order sums are taken."""
 
 
-def differences(said: Any, found: Any, *, exact: bool, place: str = "") -> list[str]:
+def differences(said: Any, found: Any, *, within: float, place: str = "") -> list[str]:
     """What differs between what a bundle says and what is found here, as "place: 1 in the bundle, 2 here".
 
-    >>> differences({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}, exact=True)
+    Numbers may be off by ``within``, relatively.
+
+    >>> differences({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}, within=0.0)
     ['a[1]: 2.0 in the bundle, 2.5 here']
     """
     if isinstance(said, dict) and isinstance(found, dict):
@@ -24,7 +28,7 @@ def differences(said: Any, found: Any, *, exact: bool, place: str = "") -> list[
             for line in differences(
                 said.get(key, _NOTHING),
                 found.get(key, _NOTHING),
-                exact=exact,
+                within=within,
                 place=f"{place}.{key}" if place else str(key),
             )
         ]
@@ -32,9 +36,9 @@ def differences(said: Any, found: Any, *, exact: bool, place: str = "") -> list[
         return [
             line
             for at, (one, other) in enumerate(zip(said, found, strict=True))
-            for line in differences(one, other, exact=exact, place=f"{place}[{at}]")
+            for line in differences(one, other, within=within, place=f"{place}[{at}]")
         ]
-    if _same(said, found, exact=exact):
+    if _same(said, found, within=within):
         return []
     return [f"{place}: {_shown(said)} in the bundle, {_shown(found)} here"]
 
@@ -47,10 +51,9 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-def _same(said: Any, found: Any, *, exact: bool) -> bool:
-    numbers = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in (said, found))
-    if numbers and not exact:
-        return math.isclose(said, found, rel_tol=DIGITS, abs_tol=1e-12)
+def _same(said: Any, found: Any, *, within: float) -> bool:
+    if within and isinstance(said, float) and isinstance(found, float):
+        return math.isclose(said, found, rel_tol=within, abs_tol=1e-12)
     return type(said) is type(found) and bool(said == found)
 
 

@@ -82,7 +82,7 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:
-    """Whether a bundle is what it says. ``audit`` is its fingerprint, ``says`` its verdict as computed here."""
+    """Whether a bundle is what it says. ``audit`` is its fingerprint, ``says`` the verdict that it gives."""
 
     bundle: str
     audit: str

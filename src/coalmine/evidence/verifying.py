@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +22,12 @@ from coalmine.auditing.results import AuditResult
 from coalmine.auditing.stored import AuditRecord, Member
 from coalmine.errors import CoalmineError, InvalidInputError
 from coalmine.evidence import again, archive
-from coalmine.evidence.comparing import DIGITS, differences
+from coalmine.evidence.comparing import DIGITS, ROUNDING, differences
 from coalmine.evidence.contents import Contents, explained, made_here, members_of
 from coalmine.evidence.verification import Check, Held, Sampled, Verification
 from coalmine.game import coins_of, worlds_of
 from coalmine.game.engines import LocalEngine
-from coalmine.records import EpsilonClaim, MechanismClaim, Relation
+from coalmine.records import EpsilonClaim, MechanismClaim, Outcome, Relation
 
 if TYPE_CHECKING:
     from coalmine.adversaries import Adversary
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 """Differences of one check that are listed."""
+_LONG_NUMBER = re.compile(r"(-?\d+\.\d{6,}(?:e[-+]?\d+)?)")
 _MATTER = ("coalmine", "python", "numpy", "scipy", "torch", "dp-accounting", "numba")
 
 
@@ -144,10 +148,17 @@ def verify(
     return Verification(
         bundle=str(where),
         audit=contents.record.name,
-        says=result.verdict.outcome.value,
+        says=_said(said),
         checks=(*checks[:3], question, *checks[3:], repeated),
         sampled=sampled,
     )
+
+
+def _said(result: Mapping[str, Any]) -> str:
+    """The verdict that the bundle gives."""
+    verdict = result.get("verdict")
+    outcome = verdict.get("outcome") if isinstance(verdict, dict) else None
+    return outcome if outcome in list(Outcome) else "no verdict"
 
 
 def _ended(name: str, wrong: Sequence[str], *, passed: str, otherwise: str) -> Check:
@@ -160,7 +171,7 @@ def _ended(name: str, wrong: Sequence[str], *, passed: str, otherwise: str) -> C
 
 def _files(files: Mapping[str, bytes], manifest: Mapping[str, Any]) -> Check:
     """The sums of the manifest."""
-    wrong = differences(manifest["files"], archive.sums(files), exact=True)
+    wrong = differences(manifest["files"], archive.sums(files), within=0.0)
     if files[archive.README] != archive.TEXT.encode():
         wrong.append(f"{archive.README}: not the text that Coalmine writes")
     return _ended(
@@ -227,13 +238,14 @@ def _expected_worlds(member: Member, trials: int) -> Any:
 def _bounds(said: Mapping[str, Any], result: AuditResult, contents: Contents) -> Check:
     """Every bound, the verdict and all that the result says, from the scores, by the judge that is installed here."""
     here = made_here()
-    exact = _alike(contents.made, here) and contents.made.get("instruction_set") == here["instruction_set"]
+    alike = _alike(contents.made, here) and contents.made.get("instruction_set") == here["instruction_set"]
+    within = ROUNDING if alike else DIGITS
     found = json.loads(archive.json_bytes(result.to_dict()))
     bounds = sum(1 + len(one.others) for one in result.adversaries)
-    how = "to the bit" if exact else f"to {DIGITS:g} (other versions or another instruction set here)"
+    how = f"to {within:g}" + ("" if alike else " (other versions or another instruction set here)")
     return _ended(
         "bounds and verdict",
-        differences(said, found, exact=exact),
+        differences(said, found, within=within),
         passed=f"{bounds} bounds and the verdict ({result.verdict.outcome.value}) follow from the scores, {how}",
         otherwise="the scores prove something else than the bundle says"
         + ("" if _alike(contents.made, here) else "; it was made by other versions, which may be why"),
@@ -249,7 +261,7 @@ def _alike(made: Mapping[str, Any], here: Mapping[str, Any]) -> bool:
 
 
 def _report(page: bytes, result: AuditResult, contents: Contents) -> Check:
-    """The page, byte by byte."""
+    """The page, word by word."""
     name = "report"
     try:
         report.check_packages()
@@ -263,14 +275,30 @@ def _report(page: bytes, result: AuditResult, contents: Contents) -> Check:
             "--report FILE writes the page that the scores give"
         )
         return Check(name=name, held=Held.UNCHECKED, words=words)
-    at = next((at for at, (one, other) in enumerate(zip(page, found, strict=False)) if one != other), None)
-    wrong = [] if page == found else [f"{archive.REPORT}: byte {min(len(page), len(found)) if at is None else at}"]
     return _ended(
         name,
-        wrong,
-        passed="the page is the one that the scores give, byte by byte",
+        _page_differences(page.decode(errors="replace"), found.decode()),
+        passed="the page is the one that the scores give",
         otherwise="the page is not the one that the scores give",
     )
+
+
+def _page_differences(said: str, found: str) -> list[str]:
+    """Where the texts of two pages differ first; long numbers may differ by their rounding."""
+    ours = _LONG_NUMBER.split(found)
+    theirs = _LONG_NUMBER.split(said)
+    for at, (one, other) in enumerate(zip_longest(theirs, ours, fillvalue="")):
+        if one == other or (at % 2 and _close(one, other)):
+            continue
+        same = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+        start = max(0, same - 20)
+        shown = [_validate.shown(text[start : same + 40]) for text in (one, other)]
+        return [f"{archive.REPORT}: {shown[0]} in the bundle, {shown[1]} here"]
+    return []
+
+
+def _close(one: str, other: str) -> bool:
+    return bool(one and other) and math.isclose(float(one), float(other), rel_tol=ROUNDING, abs_tol=1e-9)
 
 
 def _versions(contents: Contents) -> Check:
@@ -320,7 +348,7 @@ def _built_in(contents: Contents, code: Code, config: AuditConfig) -> tuple[Chec
     except CoalmineError as error:
         return Check(name=name, held=Held.UNCHECKED, words=f"the audit cannot be built here: {error}"), {}
     same = {**found.to_dict(), "versions": dict(record.versions)}
-    wrong = differences(record.to_dict(), same, exact=exact)
+    wrong = differences(record.to_dict(), same, within=ROUNDING if exact else DIGITS)
     check = _ended(
         name,
         wrong,
@@ -360,7 +388,7 @@ def _own_claim(record: AuditRecord, config: FunctionConfig) -> list[str]:
     elif section.claim_epsilon is not None:
         expected = EpsilonClaim(epsilon=section.claim_epsilon, delta=section.delta, relation=relation)
     said = None if record.claim is None else record.claim.to_dict()
-    return differences(said, None if expected is None else expected.to_dict(), exact=True, place="claim")
+    return differences(said, None if expected is None else expected.to_dict(), within=0.0, place="claim")
 
 
 def _own_run(identity: Mapping[str, Any], member: Member, config: FunctionConfig) -> list[str]:
@@ -379,7 +407,7 @@ def _own_run(identity: Mapping[str, Any], member: Member, config: FunctionConfig
         "trials": config.audit.trials,
         "run": [config.relation, config.copies],
     }
-    return differences(said, found, exact=True, place=f"runs.{member.run[:12]}")
+    return differences(said, found, within=0.0, place=f"runs.{member.run[:12]}")
 
 
 def _check_code(code: Code, record: AuditRecord) -> None:
@@ -440,5 +468,5 @@ def _no_code(contents: Contents, tasks: _Tasks) -> str:
     if run in tasks:
         return "name the control too, --control-train module:function"
     said, first = dict(contents.runs[run].identity), next(iter(tasks.values()))
-    places = [line.partition(":")[0] for line in differences(said, dict(getattr(first, "identity", {})), exact=True)]
+    places = [line.partition(":")[0] for line in differences(said, dict(getattr(first, "identity", {})), within=0.0)]
     return f"the code that is named here is not what was audited, it differs in {', '.join(places[:5])}"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds.methods import METHODS
 from coalmine.bounds.one_run import Guesses, one_run
 from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
 from coalmine.bounds.one_run_fdp import one_run_fdp
@@ -72,6 +73,11 @@ class OneRunResult:
         """ε that is proved by the method that decides."""
         return self.bounds[0].epsilon
 
+    @property
+    def proved(self) -> LowerBound:
+        """The largest bound that assumes nothing about the algorithm."""
+        return max((one for one in self.bounds if METHODS[one.method].decides), key=lambda one: one.epsilon)
+
     def __repr__(self) -> str:
         return (
             f"OneRunResult({self.verdict.outcome.value}, epsilon >= {self.epsilon:.4g}, {self.guesses.correct} of "
@@ -80,14 +86,17 @@ class OneRunResult:
 
     def in_words(self) -> str:
         """The verdict and why, and what is proved: a few lines for people."""
-        verdict, bound = self.verdict, self.bounds[0]
+        verdict, bounds = self.verdict, [self.proved, *(one for one in self.bounds[:1] if one is not self.proved)]
         sure = f"confidence {100 * verdict.confidence:g}%"
         return "\n".join(
             [
                 f"{verdict.outcome.value.capitalize()} ({sure})",
                 *(f"- {reason}" for reason in verdict.reasons),
-                f"Proved by {bound.method.replace('_', '-')}: epsilon is at least {bound.epsilon:.4g} at delta = "
-                f"{self.design.claim.delta:g} ({sure})",
+                *(
+                    f"{METHODS[one.method].words}: epsilon is at least {one.epsilon:.4g} at delta = "
+                    f"{self.design.claim.delta:g} ({one.method.replace('_', '-')}, {sure})"
+                    for one in bounds
+                ),
             ]
         )
 
@@ -134,7 +143,7 @@ class OneRunResult:
             "subject": f"{self.canary_kind.replace('_', '-')} canaries" if self.canary_kind else "canaries",
             "claim": self.design.claim.to_dict(),
             "outcome": self.verdict.outcome.value,
-            "epsilon": plain(self.epsilon),
+            "epsilon": plain(self.proved.epsilon),
             "ceiling": plain(self.verdict.ceiling),
             "size": self.design.canaries,
             "versions": versions(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import DISTANCE, LOSS, Distinguisher, Iterate, Models, View
-from coalmine.training import TrainingConfig, dots
+from coalmine.training import TrainingConfig, dots, log_mixture
 
 SENSITIVITY = "sensitivity"
 """The columns with LS_t of single steps, such as ``sensitivity_1``, in units of a clipped gradient."""
@@ -79,22 +78,16 @@ class Belief(Distinguisher):
         rest = _wide(iterate.private_gradient) - _wide(pair.shared)
         if self._rate == 1.0:
             middle = rest - 0.5 * canary if replaced is None else rest - 0.5 * (canary + replaced)
-            step = dots(middle, apart) / variance
+            self._log_odds += (dots(middle, apart) / variance).cpu().numpy()
         else:
-            step = self._mixed(rest, canary, variance)
+            exponents = dots(rest - 0.5 * canary, canary) / variance
+            self._log_odds += log_mixture(exponents.cpu().numpy(), sample_rate=self._rate)
             if replaced is not None:
-                step = step - self._mixed(rest, replaced, variance)
-        self._log_odds += step.cpu().numpy()
+                exponents = dots(rest - 0.5 * replaced, replaced) / variance
+                self._log_odds -= log_mixture(exponents.cpu().numpy(), sample_rate=self._rate)
         self._squares += (length * length / variance).cpu().numpy()
         if iterate.step in self._kept:
             self._sensitivities.append((length * self._batch).cpu().numpy())
-
-    def _mixed(self, rest: Tensor, gradient: Tensor, variance: Tensor) -> Tensor:
-        """ln(1 − q + q·e^a), with e^a never formed where it could overflow."""
-        exponent = dots(rest - 0.5 * gradient, gradient) / variance
-        if self._rate == 0.0:
-            return torch.zeros_like(exponent)
-        return torch.logaddexp(exponent + math.log(self._rate), torch.full_like(exponent, math.log1p(-self._rate)))
 
     def finish(self, models: Models) -> NDArray[np.float64]:
         """Log-odds, loss at the canary, distance, and the sensitivities kept: ``[S, 1 + columns]``."""

@@ -25,11 +25,13 @@ def test_profile_is_that_of_the_library(q, sigma, relation):
     composed = _losses.composed(DpSgd(sample_rate=q, noise_multiplier=sigma, steps=50, relation=relation), 10.0)
     epsilons = np.linspace(0.0, min(500.0, 1.2 * composed.get_epsilon_for_delta(1e-12)), 64)
     expected = composed.get_delta_for_epsilon(epsilons.tolist())
-    np.testing.assert_allclose(_losses.deltas(composed, epsilons), expected, rtol=1e-12, atol=1e-17)
+    found = _losses.deltas(composed, epsilons)
+    np.testing.assert_allclose(np.maximum(*found), expected, rtol=1e-12, atol=1e-17)
     assert np.ptp(expected) > 0.0
 
 
 def test_a_distribution_of_another_form_is_asked_itself():
     few = privacy_loss_distribution.from_randomized_response(0.4, 2)
     epsilons = np.array([0.0, 0.1, 5.0])
-    np.testing.assert_array_equal(_losses.deltas(few, epsilons), few.get_delta_for_epsilon(epsilons.tolist()))
+    for found in _losses.deltas(few, epsilons):
+        np.testing.assert_array_equal(found, few.get_delta_for_epsilon(epsilons.tolist()))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from coalmine.accounting import full_batch, last_iterate, standard
+from coalmine.bounds.known import every_step
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Guarantee, Heuristic
 from coalmine.theory import curves
@@ -244,6 +245,39 @@ def test_full_batch_baseline_is_the_gaussian_with_more_noise() -> None:
     )
     assert full_batch.delta(one, epsilon=found.epsilon).delta == pytest.approx(1e-5, rel=1e-9)
     assert full_batch.mu(mechanism(1.0, 2.0, 4, relation="replace")) == 2.0
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.05, 0.4), (0.3, 1.0), (0.9, 2.0)])
+def test_the_curve_of_one_order_of_the_worlds_is_that_of_one_step(q: float, sigma: float) -> None:
+    """World 0 is N(0, σ²) and world 1 has the row with probability q: the tests "x > t" are the best ones."""
+    t = np.linspace(-4.0 * sigma, 4.0 * sigma + 1.0, 81)
+    alpha = stats.norm.sf(t / sigma)
+    beta = (1.0 - q) * stats.norm.cdf(t / sigma) + q * stats.norm.cdf((t - 1.0) / sigma)
+    found = standard.trade_off(mechanism(q, sigma, 1), added=True)(alpha)
+    assert np.all(found <= beta + 1e-12)
+    np.testing.assert_allclose(found, beta, atol=1e-2)  # one step of a coarse grid of losses
+    both = standard.trade_off(mechanism(q, sigma, 1))(alpha)
+    assert np.all(both <= found + 1e-12)
+    assert np.max(found - both) > 1e-3  # and not for nothing
+
+
+def test_the_curve_of_one_order_of_the_worlds_is_what_exact_ratios_reach() -> None:
+    """200,000 exact likelihood ratios of 20 steps in each world: error rates within five standard deviations."""
+    q, sigma, steps, n = 0.2, 1.5, 20, 200_000
+    sample = every_step(mechanism(q, sigma, steps))
+    rng = np.random.default_rng(0)
+    zero, one = (np.sort(sample(rng, world, n)) for world in (0, 1))
+    thresholds = np.quantile(zero, np.linspace(0.02, 0.98, 25))
+    alpha = 1.0 - np.searchsorted(zero, thresholds, side="right") / n
+    beta = np.searchsorted(one, thresholds, side="right") / n
+    np.testing.assert_allclose(
+        standard.trade_off(mechanism(q, sigma, steps), added=True)(alpha), beta, atol=5.0 * 0.7 / math.sqrt(n) + 1e-3
+    )
+
+
+def test_a_replaced_row_has_no_order() -> None:
+    with pytest.raises(UnsupportedError, match="added = True"):
+        standard.trade_off(mechanism(0.1, 1.0, 10, relation="replace"), added=True)
 
 
 TABLE = re.compile(r"^\| (FMNIST|P100) \| ([0-9.]+) \| ([0-9.]+) \| ([0-9.]+) \|$", re.MULTILINE)

@@ -202,6 +202,33 @@ def test_on_poisson_batches_the_ratio_is_that_of_the_normal_mixture():
     np.testing.assert_allclose(scores, expected, rtol=1e-8)
 
 
+def test_between_two_choices_the_row_stays_and_its_gradient_is_followed():
+    """The same mixture with the row that was the strongest in steps 1 and 3, at the models of every step."""
+    given = small(steps=4)
+    background, _ = judge_of(given).background(random_models())
+    points = [(np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2), (np.array([0.0, 1.5, 0.0, -2.0, 1.0]), 0)]
+    known = rows.Candidates(
+        [rows.Row(x, y, 0.0, "") for x, y in points], network=NETWORK, training=given.training, background=background
+    )
+    ratio = WhitenedRatio(
+        known, base=given.base, network=NETWORK, training=given.training, background=background, every=1, rechoose=2
+    )
+    seen, scores = watched(given, BestRow(known, rechoose=2), ratio)
+    spread = background.directions.T @ np.diag(background.variances) @ background.directions
+    covered = background.noise * np.eye(PARAMETERS) + spread
+    law, inverse = stats.multivariate_normal(np.zeros(PARAMETERS), covered), np.linalg.inv(covered)
+    expected, chosen = np.zeros(6), [0] * 6
+    for step, (models, private) in enumerate(seen):
+        for i, model in enumerate(models):
+            gradients = [clipped(model, x, y) for x, y in points]
+            if step % 2 == 0:
+                chosen[i] = int(np.argmax([g @ inverse @ g for g in gradients]))
+            rest = private[i] * RATE * given.base.rows - RATE * all_clipped(model, given.base).sum(axis=0)
+            without, drawn = law.logpdf(rest), law.logpdf(rest - gradients[chosen[i]])
+            expected[i] += np.logaddexp(np.log1p(-RATE) + without, np.log(RATE) + drawn) - without
+    np.testing.assert_allclose(scores, expected, rtol=1e-8)
+
+
 # ---- the choice
 
 
@@ -259,7 +286,7 @@ class State:
 
 def test_the_adaptive_row_is_the_strongest_for_each_model():
     given = small(seed=3)
-    attack = adversary("adaptive-row", candidates=8, refresh=2).craft(given)
+    attack = adversary("adaptive-row", candidates=8, rechoose=2).craft(given)
     canary = attack.neighbours.canary
     assert isinstance(canary, BestRow)
     found = adversary("adaptive-row", candidates=8).found(given)
@@ -351,6 +378,7 @@ def test_tokens_cannot_be_moved():
         ("crafted-row-steps", {"every": 0}, "every = 0"),
         ("crafted-row-steps", {"refresh": 0}, "refresh = 0"),
         ("adaptive-row", {"candidates": 0}, "candidates = 0"),
+        ("adaptive-row", {"rechoose": 0}, "rechoose = 0"),
     ],
 )
 def test_bad_options_are_named(name, options, words):

@@ -42,27 +42,34 @@ def composed(mechanism: DpSgd, coarser: float = 1.0) -> Any:
     return whole.compose(step.self_compose(rest, 0.0)) if rest else whole
 
 
-def deltas(distribution: Any, epsilons: Array) -> Array:
+def deltas(distribution: Any, epsilons: Array) -> tuple[Array, Array]:
     """δ at every one of the ascending finite ``epsilons``: Σ over losses l > ε of p(l)·(1 − e^{ε−l}).
+
+    First that of the data with the row against those without it, then the other way round.
 
     From the largest loss down, the masses Σ p and Σ p·e^{−l} are running sums. The library asks for one ε after the
     other and one loss after the other, which takes seventy times as long.
     """
     try:
-        parts = [
-            (pmf._infinity_mass, (np.arange(pmf.size) + pmf._lower_loss) * pmf._discretization, pmf._probs)
-            for pmf in (distribution._pmf_remove, distribution._pmf_add)
-        ]
-    except AttributeError:  # few losses, kept in another form; or another version of the library
-        return np.asarray(distribution.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
-    found = []
-    for infinite, losses, probabilities in parts:
-        above = losses.size - np.searchsorted(losses, epsilons, side="right")
-        largest, masses = losses[::-1][: above[0]], probabilities[::-1][: above[0]]
-        upper = np.cumsum(np.append(infinite, masses))
-        lower = np.cumsum(np.append(0.0, masses * np.exp(-largest)))
-        found.append(upper[above] - np.exp(epsilons) * lower[above])
-    return np.asarray(np.maximum(*found))
+        parts = distribution._pmf_remove, distribution._pmf_add
+    except AttributeError:  # another version of the library: the larger of the two stands for both
+        larger = np.asarray(distribution.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
+        return larger, larger
+    return _of_losses(parts[0], epsilons), _of_losses(parts[1], epsilons)
+
+
+def _of_losses(pmf: Any, epsilons: Array) -> Array:
+    """δ of one direction."""
+    try:
+        infinite, probabilities = pmf._infinity_mass, pmf._probs
+        losses = (np.arange(pmf.size) + pmf._lower_loss) * pmf._discretization
+    except AttributeError:  # few losses, kept in another form
+        return np.asarray(pmf.get_delta_for_epsilon(epsilons.tolist()), dtype=np.float64)
+    above = losses.size - np.searchsorted(losses, epsilons, side="right")
+    largest, masses = losses[::-1][: above[0]], probabilities[::-1][: above[0]]
+    upper = np.cumsum(np.append(infinite, masses))
+    lower = np.cumsum(np.append(0.0, masses * np.exp(-largest)))
+    return np.asarray(upper[above] - np.exp(epsilons) * lower[above])
 
 
 def _interval(mechanism: DpSgd) -> float:

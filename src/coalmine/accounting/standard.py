@@ -12,6 +12,7 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coalmine import _validate
 from coalmine.accounting import _below, _losses
@@ -21,6 +22,8 @@ from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling
 from coalmine.theory import curves
 
 ANALYSES = ("pld", "rdp")
+_POINTS = 256
+_DELTA_FLOOR = 1e-15
 
 # The library's T-fold convolution works in the frequency domain, where rounding grows with T: against the exact
 # Gaussian its δ was off by up to 0.25·T·2⁻⁵² either way. Sixteen times as much is added to every δ.
@@ -142,7 +145,9 @@ def _rounding(mechanism: DpSgd) -> float:
     return _ROUNDING + _ROUNDING_PER_STEP * mechanism.steps
 
 
-def profile(mechanism: DpSgd, *, points: int = 256, delta_floor: float = 1e-15, coarser: float = 1.0) -> Profile:
+def profile(
+    mechanism: DpSgd, *, points: int = _POINTS, delta_floor: float = _DELTA_FLOOR, coarser: float = 1.0
+) -> Profile:
     """δ(ε) on a grid of ε, both directions, never below the truth; composed once.
 
     The grid runs from 0 to where δ falls under ``delta_floor`` (or under what the PLD can resolve). A trade-off curve
@@ -165,18 +170,24 @@ def profile(mechanism: DpSgd, *, points: int = 256, delta_floor: float = 1e-15, 
     elif mechanism.sample_rate == 1.0:
         mu = gaussian_steps_mu(mechanism)
     else:
-        composed = _losses.composed(mechanism, coarser)
-        floor = max(delta_floor, 2.0 * _rounding(mechanism), 1e-13)
-        top = min(float(composed.get_epsilon_for_delta(floor)), Profile.LARGEST_EPSILON)
-        epsilons = np.linspace(0.0, top, points)
-        deltas = _losses.deltas(composed, epsilons) + _rounding(mechanism)
-        return Profile(epsilons=epsilons, deltas=np.clip(deltas, 0.0, 1.0))
+        epsilons, *both = _directions(mechanism, points, delta_floor, coarser)
+        return Profile(epsilons=epsilons, deltas=np.maximum(*both))
     top = min(curves.gaussian_epsilon(mu, delta=delta_floor), Profile.LARGEST_EPSILON)
     epsilons = np.linspace(0.0, top, points)
     return Profile(epsilons=epsilons, deltas=np.array([curves.gaussian_delta(mu, epsilon=float(e)) for e in epsilons]))
 
 
-def trade_off(mechanism: DpSgd) -> curves.TradeOff:
+def _directions(mechanism: DpSgd, points: int, delta_floor: float, coarser: float) -> list[NDArray[np.float64]]:
+    """A grid of ε, and δ on it of the data with the row against those without, and the other way round."""
+    composed = _losses.composed(mechanism, coarser)
+    floor = max(delta_floor, 2.0 * _rounding(mechanism), 1e-13)
+    top = min(float(composed.get_epsilon_for_delta(floor)), Profile.LARGEST_EPSILON)
+    epsilons = np.linspace(0.0, top, points)
+    found = _losses.deltas(composed, epsilons)
+    return [epsilons, *(np.clip(deltas + _rounding(mechanism), 0.0, 1.0) for deltas in found)]
+
+
+def trade_off(mechanism: DpSgd, *, added: bool = False) -> curves.TradeOff:
     """The trade-off curve of DP-SGD with every iterate seen, never above the true one.
 
     Exactly that of a Gaussian without sampling. Otherwise from a profile whose losses are discretised ten times as
@@ -185,19 +196,30 @@ def trade_off(mechanism: DpSgd) -> curves.TradeOff:
 
     Args:
         mechanism: DP-SGD with Poisson or full batches.
+        added: the curve for world 0 without a row and world 1 with it, in this order. A step with the row drawn at
+            random is harder to tell from one without it in one order than in the other, so this curve lies above the
+            one that holds in both (Zhu, Dong and Wang 2022, Theorems 10 and 11: each order composes by itself).
 
     Returns:
         A function from false-positive rates to the smallest false-negative rates.
 
-    >>> round(float(trade_off(DpSgd(sample_rate=0.1, noise_multiplier=1.3, steps=100))(0.05)), 3)
+    >>> mechanism = DpSgd(sample_rate=0.1, noise_multiplier=1.3, steps=100)
+    >>> round(float(trade_off(mechanism)(0.05)), 3)
     0.775
+    >>> round(float(trade_off(mechanism)(0.9)), 4), round(float(trade_off(mechanism, added=True)(0.9)), 4)
+    (0.0143, 0.0191)
     """
     _validate.instance("mechanism", mechanism, DpSgd)
     if mechanism.sampling is Sampling.SHUFFLE:
         raise UnsupportedError("sampling = 'shuffle' has no known trade-off curve: expected 'poisson' or 'full'")
     if mechanism.sample_rate == 1.0:
         return curves.GaussianCurve(mu=gaussian_steps_mu(mechanism))
-    return profile(mechanism, coarser=10.0).curve()
+    if not added:
+        return profile(mechanism, coarser=10.0).curve()
+    if mechanism.relation is not Relation.ADD_REMOVE:
+        raise UnsupportedError("added = True is not allowed where a row is replaced: neither world has a row more")
+    epsilons, more, less = _directions(mechanism, _POINTS, _DELTA_FLOOR, 10.0)
+    return curves.ProfileCurve(epsilons, more, reverse=less)
 
 
 def _rdp_accountant(mechanism: DpSgd) -> Any:

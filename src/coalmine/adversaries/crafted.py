@@ -73,12 +73,12 @@ class CraftedRow:
 class CraftedRowSteps(CraftedRow):
     """The same row; the score is the whitened log-likelihood ratio of all steps.
 
-    What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), the gradient
-    of the row at every ``refresh``-th: both change slowly.
+    What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), because it
+    changes slowly; the gradient of the row, which does not, at every ``refresh``-th.
     """
 
     every: int | None = None
-    refresh: int = 5
+    refresh: int = 1
 
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
@@ -112,7 +112,7 @@ class CraftedRowSteps(CraftedRow):
     def _notes(self, scene: Scene) -> tuple[str, ...]:
         return (f"what the other rows add in the mean is computed at every {self._every(scene)}th model",)
 
-    def _ratio(self, scene: Scene, found: rows.Found, canary: Any) -> WhitenedRatio:
+    def _ratio(self, scene: Scene, found: rows.Found, canary: Any, *, rechoose: int = 1) -> WhitenedRatio:
         """The test of every step, for rows or for a gradient."""
         if not isinstance(canary, np.ndarray):
             canary = self._candidates(scene, found, canary)
@@ -124,6 +124,7 @@ class CraftedRowSteps(CraftedRow):
             background=found.background,
             every=self._every(scene),
             refresh=self.refresh,
+            rechoose=rechoose,
         )
 
     def _candidates(self, scene: Scene, found: rows.Found, chosen: Any) -> rows.Candidates:
@@ -131,11 +132,11 @@ class CraftedRowSteps(CraftedRow):
 
 
 class BestRow(ChosenExample):
-    """For each model the candidate whose gradient stands out most, chosen anew at every ``refresh``-th step."""
+    """For each model the candidate whose gradient stands out most, chosen anew at every ``rechoose``-th step."""
 
-    def __init__(self, candidates: rows.Candidates, *, refresh: int) -> None:
+    def __init__(self, candidates: rows.Candidates, *, rechoose: int) -> None:
         super().__init__(np.stack([row.x for row in candidates.rows]), [row.y for row in candidates.rows])
-        self._candidates, self._refresh = candidates, refresh
+        self._candidates, self._rechoose = candidates, rechoose
         self._places: NDArray[np.int64] | None = None
 
     def start(self, trials: NDArray[np.int64]) -> None:
@@ -144,16 +145,17 @@ class BestRow(ChosenExample):
 
     def choose(self, state: StackState) -> NDArray[np.int64]:
         """The strongest row for each model, ``[S]``."""
-        if self._places is None or (state.step - 1) % self._refresh == 0:
+        if self._places is None or (state.step - 1) % self._rechoose == 0:
             self._places = self._candidates.gradients(state.parameters)[1].cpu().numpy()
         return self._places
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveRow(CraftedRowSteps):
-    """Of the ``candidates`` strongest rows the best for the model as it is, anew at every ``refresh``-th step."""
+    """Of the ``candidates`` strongest rows the best for the model as it is, anew at every ``rechoose``-th step."""
 
     candidates: int = 3
+    rechoose: int = 5
 
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
@@ -168,6 +170,7 @@ class AdaptiveRow(CraftedRowSteps):
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.integer("candidates", self.candidates, at_least=1, at_most=1000)
+        _validate.integer("rechoose", self.rechoose, at_least=1)
 
     def craft(self, scene: Scene) -> Attack:
         """Prepare the candidates; each model gets its own at each step."""
@@ -175,11 +178,11 @@ class AdaptiveRow(CraftedRowSteps):
         chosen = found.rows[: self.candidates]
         return Attack(
             neighbours=Neighbours(
-                scene.base, canary=BestRow(self._candidates(scene, found, chosen), refresh=self.refresh)
+                scene.base, canary=BestRow(self._candidates(scene, found, chosen), rechoose=self.rechoose)
             ),
-            distinguisher=self._ratio(scene, found, chosen),
+            distinguisher=self._ratio(scene, found, chosen, rechoose=self.rechoose),
             notes=(
-                f"every {self.refresh} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
+                f"every {self.rechoose} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
                 *self._notes(scene),
             ),
         )

@@ -37,7 +37,7 @@ class AttackFacts:
     of the noise that was left where the attack is a positive control (0: a twin that the user handed over), and 1
     otherwise. ``several`` names the scores where a trial has more than one: each is an attack by itself. ``runs``
     is 0 where every trial is a training of its own; else trials are canaries, and this is the number of trainings
-    that they were in.
+    that they were in. ``added``: world 1 is known to be world 0 with rows added, never the other way round.
     """
 
     name: str
@@ -54,6 +54,7 @@ class AttackFacts:
     control: float = 1.0
     several: tuple[str, ...] = ()
     runs: int = 0
+    added: bool = False
 
     @property
     def label(self) -> str:

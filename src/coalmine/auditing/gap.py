@@ -23,7 +23,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from coalmine import bounds
-from coalmine.records import Claim, EpsilonClaim, LowerBound, MechanismClaim, plain
+from coalmine.records import Claim, EpsilonClaim, LowerBound, MechanismClaim, Relation, plain
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
@@ -142,8 +142,9 @@ def _perfect(one: AdversaryResult, assumed: LowerBound, claim: Claim) -> float:
         found = forecast(design.claim, canaries=design.canaries, confidence=design.confidence, choice=design.choice())
         return found.expected
     method = bounds.named(assumed.method)
+    added = one.attack.added and method is bounds.named("dpsgd") and claim.relation is Relation.ADD_REMOVE
     return bounds.typical_bound(
-        bounds.less_noise(claim, share=1.0),
+        bounds.less_noise(claim, share=1.0, added=added),
         negatives=assumed.trials[0],
         positives=assumed.trials[1],
         delta=assumed.delta,
@@ -151,4 +152,5 @@ def _perfect(one: AdversaryResult, assumed: LowerBound, claim: Claim) -> float:
         method=assumed.method,
         copies=assumed.copies,
         mechanism=claim.mechanism if method.needs_mechanism and isinstance(claim, MechanismClaim) else None,
+        added=added,
     )

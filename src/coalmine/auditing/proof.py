@@ -97,7 +97,15 @@ def prove(
     if mechanism is not None and mechanism.relation is relation:
         families = ("standard",) if attack.reads_as is View.ALL_ITERATES else ("standard", "last_iterate")
         found += [
-            bounds.dpsgd(scores, mechanism=mechanism, family=family, delta=delta, confidence=confidence, copies=rows)
+            bounds.dpsgd(
+                scores,
+                mechanism=mechanism,
+                family=family,
+                delta=delta,
+                confidence=confidence,
+                copies=rows,
+                added=attack.added and family == "standard" and relation is Relation.ADD_REMOVE,
+            )
             for family in families
         ]
     first = found[0]

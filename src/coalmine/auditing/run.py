@@ -205,6 +205,7 @@ class Game:
             trained=attack.shortcut is None,
             chosen_data=_chooses_data(setting, attack),
             control=control,
+            added=Relation.parse(attack.neighbours.relation) is Relation.ADD_REMOVE,
         )
         return cls(setting=setting, attack=attack, facts=facts, identity=identity, trials=trials)
 

@@ -101,10 +101,10 @@ def claim_curve(claim: Claim, *, copies: int = 1) -> TradeOff:
 
 
 @functools.lru_cache(maxsize=64)
-def _mechanism_curve(mechanism: DpSgd) -> TradeOff:
+def _mechanism_curve(mechanism: DpSgd, added: bool = False) -> TradeOff:
     from coalmine.accounting import standard
 
-    return standard.trade_off(mechanism)
+    return standard.trade_off(mechanism, added=added)
 
 
 def of_copies(curve: TradeOff, copies: int) -> TradeOff:
@@ -112,10 +112,11 @@ def of_copies(curve: TradeOff, copies: int) -> TradeOff:
     return GroupCurve(curve, copies) if copies > 1 else curve
 
 
-def less_noise(claim: Claim, *, share: float) -> TradeOff:
+def less_noise(claim: Claim, *, share: float, added: bool = False) -> TradeOff:
     """The curve of one row for the claimed training with this share of its noise.
 
-    For a claimed ε that is the Gaussian mechanism that just keeps the claim, with its noise scaled.
+    For a claimed ε that is the Gaussian mechanism that just keeps the claim, with its noise scaled. ``added``: for
+    world 0 without the row and world 1 with it, in this order.
 
     >>> float(less_noise(EpsilonClaim(epsilon=2.0, delta=1e-5), share=0.5)(0.5)) < 0.5
     True
@@ -124,7 +125,7 @@ def less_noise(claim: Claim, *, share: float) -> TradeOff:
     share = _validate.at_most("share", _validate.positive("share", share), 1.0)
     if isinstance(claim, EpsilonClaim):
         return GaussianCurve(mu=gaussian_mu(claim.epsilon, delta=claim.delta) / share)
-    return _mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share))
+    return _mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share), added)
 
 
 def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int = 1) -> ClaimTest:

@@ -25,7 +25,7 @@ from coalmine.bounds._row_minima import reached
 from coalmine.bounds.families import Gdp
 from coalmine.bounds.method import Method
 from coalmine.errors import UnsupportedError
-from coalmine.records import DpSgd, Sampling
+from coalmine.records import DpSgd, Relation, Sampling
 from coalmine.theory.curves import TradeOff
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ class GroupCurve:
 
 
 @functools.lru_cache(maxsize=2048)
-def _curve(mechanism: DpSgd, analysis: str) -> TradeOff:
+def _curve(mechanism: DpSgd, analysis: str, added: bool) -> TradeOff:
     """f_σ of one row, never too high."""
     if analysis == "last_iterate":
         from coalmine.accounting import last_iterate
@@ -65,7 +65,7 @@ def _curve(mechanism: DpSgd, analysis: str) -> TradeOff:
         return last_iterate.profile(mechanism).curve()
     from coalmine.accounting import standard
 
-    return standard.trade_off(mechanism)
+    return standard.trade_off(mechanism, added=added)
 
 
 @functools.lru_cache(maxsize=512)
@@ -89,6 +89,8 @@ class DpSgdNoise:
     only the last one, linear losses). ``weigh`` says how thresholds are compared before the best one is corrected for
     selection: by Φ⁻¹(1 − α) − Φ⁻¹(β) as for a Gaussian ("gaussian", quick), or by the family's own curves ("curves"),
     which is tighter for small sampling rates, where the Gaussian measure favors thresholds that few trials pass.
+    ``added``: world 1 is known to be world 0 with rows added, so the curve of this order is enough
+    (:func:`coalmine.accounting.standard.trade_off`); otherwise it must hold in both orders.
     """
 
     mechanism: DpSgd
@@ -96,6 +98,7 @@ class DpSgdNoise:
     copies: int = 1
     analysis: str = "standard"
     weigh: str = "gaussian"
+    added: bool = False
     octave: int = _OCTAVE
     inner_level: float = dataclasses.field(default=0.001, init=False)
 
@@ -105,6 +108,10 @@ class DpSgdNoise:
         _validate.choice("family", self.analysis, ANALYSES)
         _validate.choice("weigh", self.weigh, WEIGHINGS)
         _validate.instance("mechanism", self.mechanism, DpSgd)
+        if self.added and (self.analysis != "standard" or self.mechanism.relation is not Relation.ADD_REMOVE):
+            raise UnsupportedError(
+                "added = True is not allowed here: expected the family 'standard' and rows that are added, not replaced"
+            )
         if self.mechanism.sampling is Sampling.SHUFFLE:
             raise UnsupportedError(
                 "sampling = 'shuffle' has no known trade-off curve: expected 'poisson' or 'full', or the method "
@@ -135,6 +142,8 @@ class DpSgdNoise:
             f"{_validate.counted(known.steps, 'step')} and {known.sampling.value} sampling; only its noise is unknown",
             seen,
         ]
+        if self.added:
+            words.append("world 1 is world 0 with rows added")
         if self.copies > 1:
             words.append(f"the worlds differ in {self.copies} rows; ε is per row, by group privacy")
         return tuple(words)
@@ -152,7 +161,7 @@ class DpSgdNoise:
         """f_σ for k rows; θ = 0 is the mechanism that leaks nothing."""
         if theta <= 0.0:
             return lambda alpha: 1.0 - np.asarray(alpha, dtype=np.float64)
-        single = _curve(self.mechanism.with_noise(self.sigma(theta)), self.analysis)
+        single = _curve(self.mechanism.with_noise(self.sigma(theta)), self.analysis, self.added)
         return single if self.copies == 1 else GroupCurve(single, self.copies)
 
     def critical(self, alpha: Array, beta: Array) -> Array:

@@ -123,6 +123,7 @@ def dpsgd(
     threshold: Rule | None = None,
     copies: int = 1,
     weigh: str = "gaussian",
+    added: bool = False,
 ) -> LowerBound:
     """The bound for DP-SGD with known sampling and steps: the adversary estimates σ (last-iterate-2024).
 
@@ -134,10 +135,12 @@ def dpsgd(
         delta: The δ at which ε is stated.
         confidence: 1 minus how often the bound may be too high.
         family: "standard" (every iterate seen) or "last_iterate" (Theorem 1 of last-iterate-2024).
-        threshold: How the threshold of scores was chosen; :class:`Sup` if None.
+        threshold: How scores are read; :class:`Ranks` if None.
         copies: k, in how many rows the worlds differ.
         weigh: "curves" compares thresholds by the family's own curves before one is corrected for selection (see
             :class:`~coalmine.bounds.dpsgd.DpSgdNoise`): slower, and tighter for small sampling rates.
+        added: World 1 is world 0 with the rows added, and never the other way round: then the curve of this order is
+            enough, which proves a little more. Only for "standard" and rows that are added or removed.
 
     Returns:
         The bound, with σ in its details.
@@ -149,7 +152,7 @@ def dpsgd(
     True
     """
     _validate.choice("family", family, ANALYSES)
-    members = DpSgdNoise(mechanism=mechanism, delta=delta, copies=copies, analysis=family, weigh=weigh)
+    members = DpSgdNoise(mechanism=mechanism, delta=delta, copies=copies, analysis=family, weigh=weigh, added=added)
     return bound_trials(
         evidence, family=members, confidence=confidence, threshold=threshold, relation=mechanism.relation
     )

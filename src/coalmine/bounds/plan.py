@@ -160,6 +160,7 @@ def typical_bound(
     method: str = "clopper_pearson",
     copies: int = 1,
     mechanism: DpSgd | None = None,
+    added: bool = False,
 ) -> float:
     """The ε that half of all audits would prove with an attack that loses nothing of a trade-off curve.
 
@@ -175,6 +176,7 @@ def typical_bound(
         method: A method for independent trials.
         copies: k, in how many rows the worlds differ.
         mechanism: For the methods that assume one; its noise multiplier is not used.
+        added: World 1 is world 0 with rows added, and the method is "dpsgd" (see :func:`~coalmine.bounds.dpsgd`).
 
     Returns:
         ε per row: at least half of the simulated audits prove this much.
@@ -192,6 +194,7 @@ def typical_bound(
     reached = of_copies(curve, family.copies)
     seed = Sup().seed + 2
     if isinstance(family, DpSgdNoise):
+        family = dataclasses.replace(family, added=added)
         parts = false_negatives(reached, n0, n1, simulations=_SIMULATED_AUDITS, seed=seed)
         found = np.concatenate([ranks.statistic(family, places, n0, n1) for places in parts])
         theta = ranks.invert(family, n0, n1, float(np.quantile(found, 0.5, method="lower")), level=level)

@@ -5,12 +5,15 @@ independent uniform numbers W and V with 1{X_i < Y_j} ≤ 1{V_j > f_θ(W_i)} for
 every statistic that rises in these indicators is at most, in law, what (f_θ(W), V) gives, which is simulated; the
 largest θ for which few simulated copies reach the observed value is the bound. Ties among scores count against it.
 
-The statistic is the larger of two, each turned into the μ of the Gaussian leak that it would refute by itself, and
+The statistic is the larger of two, each turned into the μ of a Gaussian leak that it would refute by itself, and
 this maximum is what is simulated, so the choice between them is corrected for:
 
-- the best threshold, as in :mod:`coalmine.bounds.sup`;
-- normal scores: Σ_j a(share of X above Y_j) + Σ_i a(share of Y below X_i) with a = −Φ⁻¹, which for two Gaussians is
-  nearly the likelihood ratio (van der Waerden 1952; Chernoff and Savage 1958).
+- likelihood: −Σ_i a(share of all scores above X_i), where a is the log-likelihood ratio of one member of the family,
+  near a Gaussian leak of μ = 3, at the score that has this share above it. The sum over all scores is the same in every
+  order, so this is half of Σ_j a(…Y_j) − Σ_i a(…X_i): nearly the likelihood ratio of the ranks;
+- the best threshold, as in :mod:`coalmine.bounds.sup`. It is better where few trials carry all the evidence and the
+  attack is not like the family, so it is asked for more: one audit in two thousand may exceed the μ that it is turned
+  into, and one in a hundred that of the likelihood.
 
 The copies are the same for every θ, so each rises with θ: after one look at all of them, at a θ a little too large,
 only those that reach the observed value there are asked again.
@@ -20,7 +23,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +31,7 @@ from scipy import special
 
 from coalmine.bounds._rates import errors_by_position, lattice
 from coalmine.bounds.families import Family
-from coalmine.bounds.sup import copies_of, evidence_table, missed_by, rank_for
+from coalmine.bounds.sup import evidence_table, missed_by, rank_for
 from coalmine.bounds.thresholds import Sup
 from coalmine.records import Scores
 from coalmine.theory.curves import GaussianCurve, TradeOff
@@ -37,12 +40,20 @@ Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 """False negatives at every position of world 0, as places in the fine lattice of counts, rounded down."""
 
-_COPIES = (20_000, 60.0)
+_COPIES = (20_000, 100.0)
 """Simulated copies: at least the first number, and the second over the level."""
+_CHUNK = 1 << 17
+"""Simulated numbers drawn at once: 1 MB."""
 _FEW = 500
 """Copies for scales, and for where the answer is to be looked for."""
+_PLENTY = 12
+"""So many times as many copies as are allowed may reach the value where the search begins: more are not kept."""
 _RUNGS = np.concatenate([np.arange(0.0, 2.0, 0.25), np.arange(2.0, 8.5, 0.5)])
-_ONE_IN_A_HUNDRED = 2.326
+_EXCEEDED = special.ndtri([1.0 - 1.0 / 2000.0, 1.0 - 1.0 / 100.0])
+"""How rarely the μ of the best threshold, and that of the likelihood, is exceeded."""
+_REFERENCE = 3.0
+"""μ of the Gaussian leak near the member of the family whose likelihood ratio is used."""
+_LEAST_MU = 1e-3
 _TINY = 1e-9
 _LARGEST_MU = 64.0
 _STREAMS = 0x5C0B0, 0x5C0B1
@@ -88,7 +99,7 @@ def simulations_for(level: float) -> int:
     """How many copies are simulated.
 
     >>> simulations_for(0.05), simulations_for(0.001)
-    (20000, 60000)
+    (20000, 100000)
     """
     return max(_COPIES[0], round(_COPIES[1] / level))
 
@@ -118,34 +129,79 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
         places = missed_by(family.curve(theta), world0, world1)
         return np.asarray(statistic(family, places, n0, n1) >= value - _TIE)
 
-    count = 0
-    for world0, world1 in copies_of(n0, n1, simulations=total, seed=seed, streams=_STREAMS):
-        count += int(reaching(0.0, world0, world1).sum())
-        if count > allowed:
-            return 0.0  # not even "nothing leaks" is refuted
-    mu, theta = _guess(family, n0, n1, value, min(2.0 * level, 0.5)), -1.0
+    def kept(theta: float, most: int) -> list[tuple[Array, Array]] | None:
+        """The copies that reach the value at θ; None if there are more than ``most``."""
+        found, count = [], 0
+        for world0, world1 in _copies(n0, n1, simulations=total, seed=seed):
+            rows = reaching(theta, world0, world1)
+            count += int(rows.sum())
+            if count > most:
+                return None
+            if rows.any():
+                found.append((world0[rows], world1[rows]))
+        return found
+
+    if not sum(int(reaching(0.0, *pair).sum()) for pair in _first(n0, n1, total, seed)) <= allowed:
+        return 0.0  # not even "nothing leaks" is refuted
+    mu, low, high = _guess(family, n0, n1, value, min(2.0 * level, 0.5)), 0.0, math.inf
     while True:
-        before, theta = theta, family.near(mu)
-        if theta <= before:
-            theta = family.near(math.inf)
-        kept = [
-            (world0[rows], world1[rows])
-            for world0, world1 in copies_of(n0, n1, simulations=total, seed=seed, streams=_STREAMS)
-            if (rows := reaching(theta, world0, world1)).any()
-        ]
-        if sum(world0.shape[0] for world0, _ in kept) > allowed:
+        theta = family.near(mu)
+        some = kept(theta, _PLENTY * (allowed + 1))
+        if some is None:
+            high = mu
+            if high < _LEAST_MU:
+                return 0.0
+        elif sum(world0.shape[0] for world0, _ in some) > allowed:
             break
-        if theta == family.near(math.inf):
+        elif theta == family.near(math.inf):
             return theta  # there is no larger one
-        mu = 2.0 * mu + 0.1
+        else:
+            low = mu
+        mu = 1.4 * mu + 0.05 if high == math.inf else 0.5 * (low + high)
     top = theta
-    zero, one = (np.concatenate(parts) for parts in zip(*kept, strict=True))
+    zero, one = (np.concatenate(parts) for parts in zip(*some, strict=True))
     return family.search(lambda at: at < top and int(reaching(at, zero, one).sum()) <= allowed, start=top - 1.0)
+
+
+def _copies(n0: int, n1: int, *, simulations: int, seed: int) -> Iterator[tuple[Array, Array]]:
+    """Uniform order statistics of both worlds, one row a copy, some at a time: W at every position of the lattice (1
+    for the threshold −∞), V at every count of the fine one.
+    """
+    zero, one = (
+        np.random.default_rng([stream, seed, total, simulations])
+        for stream, total in zip(_STREAMS, (n0, n1), strict=True)
+    )
+    positions, counts = lattice(n0)[:-1] + 1, lattice(n1, fine=True)[1:]
+    rows = max(1, _CHUNK // (positions.size + counts.size))
+    for start in range(0, simulations, rows):
+        some = min(rows, simulations - start)
+        world0 = np.ones((some, positions.size + 1))
+        world0[:, :-1] = _order_statistics(zero, some, np.diff(positions, prepend=0, append=n0 + 1))
+        yield world0, _order_statistics(one, some, np.diff(counts, prepend=0, append=n1 + 1))
+
+
+def _first(n0: int, n1: int, total: int, seed: int) -> Iterator[tuple[Array, Array]]:
+    """The first of the copies: enough to see that a value is an everyday one."""
+    yield next(_copies(n0, n1, simulations=total, seed=seed))
+
+
+def _order_statistics(rng: np.random.Generator, rows: int, gaps: NDArray[np.int64]) -> Array:
+    """Uniform order statistics whose ranks are these far apart: partial sums of gamma spacings over their total."""
+    wide = np.flatnonzero(gaps > 1)
+    if 2 * wide.size > gaps.size:
+        sums = rng.standard_gamma(gaps.astype(np.float64), size=(rows, gaps.size))
+    else:  # exponential numbers are drawn several times as quickly
+        sums = rng.standard_exponential((rows, gaps.size))
+        if wide.size:
+            sums[:, wide] = rng.standard_gamma(gaps[wide].astype(np.float64), size=(rows, wide.size))
+    np.cumsum(sums, axis=1, out=sums)
+    sums /= sums[:, -1:].copy()
+    return np.asarray(sums[:, :-1])
 
 
 def _guess(family: Family, n0: int, n1: int, value: float, level: float) -> float:
     """The μ at which the copies would reach the value with about that probability: by a few of them, as if normal."""
-    sample = list(copies_of(n0, n1, simulations=_FEW, seed=0, streams=_STREAMS))
+    sample = list(_copies(n0, n1, simulations=_FEW, seed=0))
 
     def limit(curve: TradeOff) -> float:
         copies = np.concatenate([statistic(family, missed_by(curve, *pair), n0, n1) for pair in sample])
@@ -154,7 +210,7 @@ def _guess(family: Family, n0: int, n1: int, value: float, level: float) -> floa
     low, high = 0.0, 1.0
     while limit(GaussianCurve(mu=high)) < value and high < _LARGEST_MU:
         low, high = high, 2.0 * high
-    while high - low > 0.02 * high:
+    while high - low > 0.02 * high and high > 0.05:
         middle = 0.5 * (low + high)
         low, high = (middle, high) if limit(GaussianCurve(mu=middle)) < value else (low, middle)
     # The family is not quite Gaussian: one step by the slope that Gaussians have.
@@ -168,22 +224,47 @@ def _guess(family: Family, n0: int, n1: int, value: float, level: float) -> floa
 def _raw(family: Family, n0: int, n1: int) -> Callable[[Places], Array]:
     """Both statistics of every row, each in its own unit."""
     # A rate limit of 1 gives −∞; of finite numbers means and widths can be taken.
-    table, counts = np.clip(evidence_table(family, n0, n1), -50.0, 50.0), lattice(n1, fine=True)
-    # Multiples of 2⁻²⁰: their sums are exact, so equal counts give equal values in whatever order they are added up.
-    normal = rank_sum(lambda share: np.round(-special.ndtri(share) * 2.0**20) / 2.0**20, n0, n1)
-    rows = np.arange(table.shape[0])
-    return lambda places: np.stack([table[rows, places].max(axis=1), normal(counts[places])], axis=1)
+    thresholds, ratios = np.clip(evidence_table(family, n0, n1), -50.0, 50.0), likelihood(family, n0, n1)
+    starts = np.arange(thresholds.shape[0]) * thresholds.shape[1]
+
+    def both(places: Places) -> Array:
+        at = places + starts
+        best, total = thresholds.take(at).max(axis=1), ratios.take(at[:, :-1]).sum(axis=1)
+        return np.stack([best, total], axis=1)
+
+    return both
+
+
+def likelihood(family: Family, n0: int, n1: int) -> Array:
+    """−a(share of all scores above X_i) for every position i of the lattice and every count of Y at or below X_i.
+
+    If r is the ratio of the densities of world 1 and world 0 at a score, then of the member of the family that is used
+    a = ln r = ln(−f′(α)) at the false-positive rate α for which (α + 1 − f(α))/2 is the share. Scores of world 0
+    between two positions count as one. Multiples of 2⁻²⁰: their sums are exact, so equal counts give equal values in
+    whatever order they are added up.
+    """
+    alpha = special.ndtr(np.linspace(-4.5, 4.5, 257))
+    beta = family.curve(family.near(_REFERENCE))(alpha)
+    ratio = np.log(np.maximum(-np.diff(beta) / np.diff(alpha), _TINY))
+    share = 0.5 * (alpha + 1.0 - beta)
+    positions, counts = lattice(n0)[:-1], lattice(n1, fine=True)
+    held = np.diff(positions, prepend=-1)
+    above = (positions - 0.5 * (held - 1.0))[:, None] + (n1 - counts)[None, :] + 0.5
+    # The ratio falls along a convex curve; rounding must not let it rise.
+    falling = np.minimum.accumulate(ratio)
+    found = np.interp(above / (n0 + n1), 0.5 * (share[1:] + share[:-1]), falling)
+    return np.asarray(-held[:, None] * np.round(found * 2.0**20) / 2.0**20)
 
 
 @functools.lru_cache(maxsize=32)
 def _ladder(family: Family, n0: int, n1: int) -> Array:
-    """For every rung μ and either statistic, what about one in a hundred audits of a Gaussian leak of μ exceeds."""
+    """For every rung μ and either statistic, what few audits of a Gaussian leak of μ exceed."""
     raw = _raw(family, n0, n1)
-    copies = list(copies_of(n0, n1, simulations=_FEW, seed=1, streams=_STREAMS))
+    copies = list(_copies(n0, n1, simulations=_FEW, seed=1))
     found = []
     for mu in _RUNGS:
         values = np.concatenate([raw(missed_by(GaussianCurve(mu=mu), *pair)) for pair in copies])
-        found.append(values.mean(axis=0) + _ONE_IN_A_HUNDRED * values.std(axis=0))
+        found.append(values.mean(axis=0) + _EXCEEDED * values.std(axis=0))
     # Rising, also where most copies tie: a statistic must never fall when its argument rises.
     rising = np.maximum.accumulate(found, axis=0) + _TINY * np.arange(_RUNGS.size)[:, None]
     return np.asarray(rising)

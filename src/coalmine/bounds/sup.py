@@ -182,15 +182,13 @@ def sup_ceiling(family: Family, negatives: int, positives: int, *, level: float)
     return family.search(refuted)
 
 
-def copies_of(
-    negatives: int, positives: int, *, simulations: int, seed: int, streams: tuple[int, int] = (0x5C0A0, 0x5C0A1)
-) -> Iterator[tuple[Array, Array]]:
+def copies_of(negatives: int, positives: int, *, simulations: int, seed: int) -> Iterator[tuple[Array, Array]]:
     """Uniform order statistics of both worlds, one row a copy, some at a time: W at every position of the lattice, V at
     every count of the fine one.
     """
     zero, one = (
         np.random.default_rng([stream, seed, total, simulations])
-        for stream, total in zip(streams, (negatives, positives), strict=True)
+        for stream, total in zip((0x5C0A0, 0x5C0A1), (negatives, positives), strict=True)
     )
     positions = lattice(negatives)[:-1] + 1
     counts = lattice(positives, fine=True)[1:]

@@ -4,7 +4,7 @@
 rule              what it pays
 ================  =============================================================================================
 ``Sup()``         nothing is split or multiplied: the exact law of the best threshold is simulated (the default)
-``Ranks()``       the same for all scores at once and the best threshold, whichever says more (for known families)
+``Ranks()``       the same for the likelihood of all ranks, or the best threshold if it says much more (known families)
 ``Given(t)``      nothing: the threshold was fixed before the scores were seen
 ``HoldOut()``     a part of the trials chooses the threshold, the rest give the bound (jagielski-2020, Section 2.2)
 ``Bonferroni()``  the level is shared among the thresholds

@@ -129,7 +129,7 @@ def largest_true(predicate: Predicate, low: float, high: float, *, relative: flo
 
 
 class TradeOff(Protocol):
-    """A trade-off curve: convex, non-increasing, symmetric, with f(α) ≤ 1 − α."""
+    """A trade-off curve: convex, non-increasing, with f(α) ≤ 1 − α; symmetric unless it tells the worlds apart."""
 
     def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
         """The smallest false-negative rate of any test with false-positive rate ``alpha``."""
@@ -184,29 +184,41 @@ class ProfileCurve:
     statement about what every adversary of this mechanism can reach at most), and not where one that is too high is
     needed.
 
+    Where the two directions are known apart, ``deltas`` are those of world 1 against world 0 (they give the steep
+    lines) and ``reverse`` those of world 0 against world 1 (the flat ones); the curve then speaks of these worlds in
+    this order.
+
     >>> ProfileCurve([0.0, 1.0], [0.3, 0.1])([0.0, 0.1, 1.0]).round(6).tolist()
     [0.9, 0.628172, 0.0]
+    >>> ProfileCurve([0.0, 1.0], [0.3, 0.1], reverse=[0.3, 0.05])([0.1, 0.9]).round(6).tolist()
+    [0.628172, 0.018394]
     """
 
     epsilons: NDArray[np.float64]
     deltas: NDArray[np.float64]
+    reverse: NDArray[np.float64]
 
-    def __init__(self, epsilons: ArrayLike, deltas: ArrayLike) -> None:
+    def __init__(self, epsilons: ArrayLike, deltas: ArrayLike, *, reverse: ArrayLike | None = None) -> None:
         e = _validate.finite_vector("epsilons", epsilons)
         d = _validate.finite_vector("deltas", deltas)
-        if e.size != d.size:
-            raise InvalidInputError(f"deltas has {d.size} entries: expected {e.size}, one for each epsilon")
-        for name, values, good in (("epsilons", e, e >= 0.0), ("deltas", d, (d >= 0.0) & (d <= 1.0))):
+        r = d if reverse is None else _validate.finite_vector("reverse", reverse)
+        checked = [("epsilons", e, e >= 0.0)]
+        for name, values in (("deltas", d), ("reverse", r)):
+            if e.size != values.size:
+                raise InvalidInputError(f"{name} has {values.size} entries: expected {e.size}, one for each epsilon")
+            checked.append((name, values, (values >= 0.0) & (values <= 1.0)))
+        for name, values, good in checked:
             bad = np.flatnonzero(~good)
             if bad.size:
                 allowed = "a number of at least 0" if name == "epsilons" else "a number from 0 to 1"
                 raise _validate.reject(f"{name}[{bad[0]}]", values[bad[0]].item(), allowed)
         object.__setattr__(self, "epsilons", e)
         object.__setattr__(self, "deltas", d)
+        object.__setattr__(self, "reverse", r)
         usable = e <= 700.0  # e^ε is a floating-point number; leaving points out only lowers the curve
-        e, d = e[usable], d[usable]
+        e, d, r = e[usable], d[usable], r[usable]
         slopes = np.concatenate([[0.0], -np.exp(e), -np.exp(-e)])
-        heights = np.concatenate([[0.0], 1.0 - d, np.exp(-e) * (1.0 - d)])
+        heights = np.concatenate([[0.0], 1.0 - d, np.exp(-e) * (1.0 - r)])
         object.__setattr__(self, "_envelope", _upper_envelope(slopes, heights))
 
     def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:

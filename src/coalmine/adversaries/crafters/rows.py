@@ -148,6 +148,15 @@ class Candidates:
             most, best = torch.where(better, strength, most), torch.where(better, number, best)
         return found, best
 
+    def chosen(self, models: Tensor, places: Tensor) -> Tensor:
+        """The gradients, ``[S, P]`` in float64, of the row that each model has already: ``places`` as above."""
+        found = torch.empty(models.shape, dtype=torch.float64, device=models.device)
+        for number in range(len(self.rows)):
+            mine = places == number
+            if mine.any():
+                found[mine] = self._of(number, models[mine])
+        return found
+
     def _of(self, number: int, models: Tensor) -> Tensor:
         return clipped_sums(self._network, models, dataset=self._data[number], config=self._training).double()
 

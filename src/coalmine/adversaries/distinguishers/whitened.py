@@ -27,7 +27,8 @@ class WhitenedRatio(Distinguisher):
     """Σ over steps of the log-likelihood ratio of the canary, whitened by the background.
 
     The adversary knows the base data and sees every model, so it knows g and m = q·Σ_i clip_C(∇ℓ_i): g is computed at
-    every ``refresh``-th model, m at every ``every``-th. The background's directions are those of shadow models.
+    every ``refresh``-th model, m at every ``every``-th; of several rows the best is chosen at every ``rechoose``-th.
+    The background's directions are those of shadow models.
     """
 
     view = View.ALL_ITERATES
@@ -42,10 +43,11 @@ class WhitenedRatio(Distinguisher):
         background: Background,
         every: int,
         refresh: int = 1,
+        rechoose: int = 1,
     ) -> None:
         """``canary``: rows, of which the best counts at each model, or the clipped gradient itself."""
         self._canary, self._base, self._network, self._training = canary, base, network, training
-        self._background, self._every, self._refresh = background, every, refresh
+        self._background, self._every, self._refresh, self._rechoose = background, every, refresh, rechoose
         self._batch = training.expected_batch(base.rows)
         self._rate = training.rate(base.rows)
         self.start(np.zeros(0, dtype=np.int64))
@@ -53,6 +55,7 @@ class WhitenedRatio(Distinguisher):
     def start(self, trials: NDArray[np.int64]) -> None:
         """Forget the stack before."""
         self._mean: Tensor | None = None
+        self._places: Tensor | None = None
         self._white: Tensor | None = None
         self._half: Tensor | None = None
         self._total = np.zeros(len(trials))
@@ -63,17 +66,27 @@ class WhitenedRatio(Distinguisher):
         if self._mean is None or (iterate.step - 1) % self._every == 0:
             sums = clipped_sums(self._network, models, dataset=self._base, config=self._training)
             self._mean = self._rate * sums.double()
-        if self._white is None or (isinstance(self._canary, Candidates) and (iterate.step - 1) % self._refresh == 0):
-            self._white, self._half = self._test(models)
+        if self._white is None or self._due(iterate.step):
+            self._white, self._half = self._test(models, iterate.step)
         assert self._half is not None
         rest = iterate.private_gradient.double() * self._batch - self._mean
         exponents = (dots(self._white.expand_as(rest), rest) - self._half).cpu().numpy()
         self._total += log_mixture(exponents, sample_rate=self._rate)
 
-    def _test(self, models: Tensor) -> tuple[Tensor, Tensor]:
+    def _due(self, step: int) -> bool:
+        """Whether the row or its gradient is looked at anew."""
+        if not isinstance(self._canary, Candidates):
+            return False
+        several = len(self._canary.rows) > 1
+        return (step - 1) % self._refresh == 0 or (several and (step - 1) % self._rechoose == 0)
+
+    def _test(self, models: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """w and ½·wᵀg for every model."""
         if isinstance(self._canary, Candidates):
-            gradient, _ = self._canary.gradients(models)
+            if self._places is None or (step - 1) % self._rechoose == 0:
+                gradient, self._places = self._canary.gradients(models)
+            else:
+                gradient = self._canary.chosen(models, self._places)
         else:
             gradient = torch.as_tensor(self._canary, device=models.device)[None]
         white = self._background.whiten(gradient)

@@ -1,0 +1,155 @@
+"""What the crafted attacks prove beside a perfect attack, over several audits with trials of their own.
+
+``python -m benchmarks.strength [--device cuda] [--trials 10000] [--audits 4] [--perfect 8] [--seconds 280]``: the
+setting of `coalmine audit` without a config. Each audit crafts its attacks anew, trains them, and reads all scores by
+the same method at the same confidence as the perfect attack: exact likelihood ratios of the same steps with as many
+trials. The fixed row is scored by both of its attackers in the same trainings. No further audit begins when it would
+not end within ``--seconds``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import time
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from coalmine import bounds
+from coalmine.adversaries import Attack, Scene, adversary
+from coalmine.adversaries.distinguishers.final import Loss
+from coalmine.auditing import config
+from coalmine.auditing.setting import Setting, prepare
+from coalmine.bounds.known import every_step
+from coalmine.records import DpSgd, Scores
+from coalmine.roles import Distinguisher, Iterate, View
+from coalmine.training import Neighbours, train
+
+ROWS, GRADIENTS = ("crafted-row", "crafted-row-steps"), ("adaptive-row", "crafted-gradient")
+
+
+class Both(Distinguisher):
+    """The scores of one who sees every model, and of one who asks the final model alone."""
+
+    view = View.ALL_ITERATES
+
+    def __init__(self, final: Loss, steps: Distinguisher) -> None:
+        self._final, self._steps = final, steps
+
+    def start(self, trials: NDArray[np.int64]) -> None:
+        """A new stack."""
+        self._steps.start(trials)
+
+    def observe(self, iterate: Iterate) -> None:
+        """One more step."""
+        self._steps.observe(iterate)
+
+    def finish(self, models: Any) -> NDArray[np.float64]:
+        """Both scores, ``[S, 2]``."""
+        return np.stack([self._final.finish(models), self._steps.finish(models)], axis=1)
+
+
+def read(zero: NDArray[np.float64], one: NDArray[np.float64], mechanism: DpSgd, confidence: float) -> tuple[float, ...]:
+    """ε if DP-SGD, ε that is proved, and d′."""
+    scores = Scores(zero, one)
+    assumed = bounds.dpsgd(scores, mechanism=mechanism, delta=1e-5, confidence=confidence, added=True)
+    proved = bounds.clopper_pearson(scores, delta=1e-5, confidence=confidence)
+    share = stats.mannwhitneyu(one, zero).statistic / (zero.size * one.size)
+    return assumed.epsilon, proved.epsilon, math.sqrt(2.0) * float(special.ndtri(share))
+
+
+def perfect(seed: int, trials: int, mechanism: DpSgd, confidence: float) -> tuple[float, ...]:
+    """The same of exact likelihood ratios."""
+    sample, rng = every_step(mechanism), np.random.default_rng([0xBE57, seed])
+    return read(sample(rng, 0, trials // 2), sample(rng, 1, trials // 2), mechanism, confidence)
+
+
+def played(setting: Setting, attack: Attack, observer: Distinguisher, trials: int, device: str, name: str) -> Any:
+    """The scores of the two worlds."""
+    worlds = np.arange(trials) % 2
+    result = train(
+        setting.network,
+        neighbours=Neighbours(attack.neighbours.base, canary=attack.neighbours.canary),
+        config=setting.training,
+        fingerprint=name,
+        trials=np.arange(trials),
+        worlds=worlds,
+        observer=observer,
+        device=device,
+    )
+    return result.scores[worlds == 0], result.scores[worlds == 1]
+
+
+def audit(setting: Setting, seed: int, trials: int, device: str) -> dict[str, Any]:
+    """The scores of every attack of one audit."""
+    scene = Scene(
+        base=setting.base,
+        classes=setting.classes,
+        network=setting.network,
+        training=setting.training,
+        picture=setting.picture,
+        held_out=setting.test,
+        seed=seed,
+    )
+    found: dict[str, Any] = {}
+    final, steps = (adversary(name).craft(scene) for name in ROWS)
+    both = Both(final.distinguisher, steps.distinguisher)
+    pair = played(setting, steps, both, trials, device, f"strength of a row {seed}")
+    for column, name in enumerate(ROWS):
+        found[name] = tuple(world[:, column] for world in pair)
+    for name in GRADIENTS:
+        attack = adversary(name).craft(scene)
+        found[name] = played(setting, attack, attack.distinguisher, trials, device, f"strength of {name} {seed}")
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    for name, value in (("--trials", 10_000), ("--audits", 4), ("--perfect", 8), ("--workers", 12), ("--first", 1000)):
+        parser.add_argument(name, type=int, default=value)
+    parser.add_argument("--seconds", type=float, default=280.0)
+    parser.add_argument("--confidence", type=float, default=1.0 - 0.01 / 6.0)
+    given, begun = parser.parse_args(), time.monotonic()
+    setting = prepare(config.load(None))
+    mechanism = setting.mechanism
+    assert mechanism is not None
+    reading: dict[str, list[Future[tuple[float, ...]]]] = {}
+    with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        reading["a perfect attack"] = [
+            pool.submit(perfect, seed, given.trials, mechanism, given.confidence) for seed in range(given.perfect)
+        ]
+        longest = 0.0
+        for number in range(given.audits):
+            started = time.monotonic()
+            if started - begun + 1.1 * longest > given.seconds - 40.0:  # the last bounds take a while too
+                print(f"{number} audits fit into {given.seconds:g} seconds")
+                break
+            for name, pair in audit(setting, given.first + number, given.trials, given.device).items():
+                reading.setdefault(name, []).append(pool.submit(read, *pair, mechanism, given.confidence))
+            # The first one also compiles: it says little about the others.
+            longest = time.monotonic() - started
+            print(f"audit {number}: {longest:.0f} s", flush=True)
+        found = {name: np.array([one.result() for one in results]) for name, results in reading.items()}
+    whole = found["a perfect attack"].mean(axis=0)
+    print(f"{given.trials} trials, {100 * given.confidence:.2f} % confidence: mean ± standard error (ratio to perfect)")
+    for name, values in found.items():
+        error = values.std(axis=0, ddof=1) / math.sqrt(len(values)) if len(values) > 1 else np.full(3, np.nan)
+        words = [
+            f"{label} {mean:.3f} ± {width:.3f} ({mean / best:.2f})"
+            for label, mean, width, best in zip(
+                ("if DP-SGD", "proved", "d′"), values.mean(axis=0), error, whole, strict=True
+            )
+        ]
+        print(f"{name:18s} {len(values)} audits: " + ", ".join(words))
+    print(f"{time.monotonic() - begun:.0f} s in all")
+
+
+if __name__ == "__main__":
+    main()

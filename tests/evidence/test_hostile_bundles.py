@@ -262,5 +262,5 @@ def test_bytes_around_the_zip_are_refused(tmp_path, built_in, around):
     """Python's zipfile passes over them; a shell or another program would not."""
     path = tmp_path / "around.zip"
     path.write_bytes(around[0] + built_in.read_bytes() + around[1])
-    with pytest.raises(InvalidInputError, match=r"begin as a zip|before or after its zip"):
+    with pytest.raises(InvalidInputError, match=r"begin as a zip|before or after the zip"):
         coalmine.verify(path)

@@ -125,10 +125,10 @@ def _check_ends(where: Path) -> None:
         stream.seek(max(0, length - end.size))
         last = stream.read()
     if first != b"PK\x03\x04" or len(last) != end.size:
-        raise refuse("it does not begin as a zip; expected a file that coalmine bundle wrote", where)
+        raise refuse("it cannot be read (it does not begin as a zip); expected a zip that coalmine bundle wrote", where)
     mark, *_, size, offset, comment = end.unpack(last)
     if mark != b"PK\x05\x06" or comment or offset + size + end.size != length:
-        raise refuse("there are bytes before or after its zip; expected a file that coalmine bundle wrote", where)
+        raise refuse("it cannot be read (bytes before or after the zip); expected a zip that coalmine bundle wrote", where)
 
 
 def _read(archive: zipfile.ZipFile, where: Path) -> dict[str, bytes]:

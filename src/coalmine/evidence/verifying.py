@@ -398,12 +398,14 @@ def _own_run(identity: Mapping[str, Any], member: Member, config: FunctionConfig
     said = {
         "relation": member.attack.relation.value,
         "copies": member.attack.copies,
+        "added": member.attack.added,
         "trials": member.wanted,
         "run": [known.get("relation"), known.get("copies")],
     }
     found = {
         "relation": config.relation,
         "copies": config.copies,
+        "added": False,
         "trials": config.audit.trials,
         "run": [config.relation, config.copies],
     }

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from coalmine.probing import faults, rows
+from coalmine.probing import batch_noise, faults, rows
+from coalmine.probing.batch_noise import Ratio
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
 from coalmine.probing.resolution import spacing
@@ -171,40 +172,6 @@ def groups(bench: Bench, reading: Reading, influence: Influence) -> int | None:
     return None
 
 
-@dataclasses.dataclass
-class Ratio:
-    """How the noise in one tensor of another batch compares with that of the batch itself."""
-
-    what: str
-    name: str
-    number: float
-    other: float
-    """What is left of the noise once it is scaled back: draws that play another part."""
-
-
-def noise_ratios(bench: Bench, reading: Reading, world: World, what: str) -> list[Ratio]:
-    """The noise of another batch, against that of the batch itself; nothing where the step failed."""
-    plain, silent = bench.scaled(world, 1.0), bench.silent(world)
-    if plain.error or silent.error:
-        return []
-    found = []
-    for one in reading.noised:
-        size = float(one.response.norm())
-        if size == 0.0:
-            continue
-        if one.name not in plain or one.name not in silent:
-            found.append(Ratio(what, one.name, 0.0, 0.0))
-            continue
-        noise = delta(plain[one.name], silent[one.name])
-        if not bool(torch.isfinite(noise).all()):
-            return []
-        ratio = float(noise @ one.response) / size**2
-        floor = 8.0 * max(rounding(plain[one.name]), rounding(reading.plain[one.name])) / size
-        left = float((noise - ratio * one.response).norm()) / size
-        found.append(Ratio(what, one.name, 1.0 if abs(ratio - 1.0) <= floor else ratio, max(left - floor, 0.0)))
-    return found
-
-
 def batch_norm(bench: Bench) -> str:
     """The name of a layer that mixes rows, where the step can reach one in training mode."""
     kinds = (torch.nn.modules.batchnorm._BatchNorm,)
@@ -267,12 +234,12 @@ def _ratios(bench: Bench, reading: Reading, influence: Influence) -> list[Ratio]
     ]
     if bench.grows:
         worlds.append((bench.world(keep=[0]), "its first row alone"))
-    return [ratio for world, what in worlds for ratio in noise_ratios(bench, reading, world, what)]
+    return [ratio for world, what in worlds for ratio in batch_noise.ratios(bench, reading, world, what)]
 
 
 def _noise_finding(changed: list[Ratio]) -> Finding:
     """A divisor scales noise alike whatever the row is; anything else makes noise depend on the row."""
-    worst = max(changed, key=lambda one: abs(one.number - 1.0) + one.other)
+    worst = max(changed, key=lambda one: (abs(one.number - 1.0) + one.other, one.draws is not None))
     name = worst.name.removeprefix("gradient of ")
     witness = f"{name}; the batch with {worst.what}"
     if worst.number == 0.0:
@@ -285,7 +252,8 @@ def _noise_finding(changed: list[Ratio]) -> Finding:
         )
     added = [one for one in changed if one.name == worst.name and one.what.startswith("one row more")]
     ratios = [one.number for one in added]
-    if worst.other <= TOLERANCE and added and max(ratios) - min(ratios) <= TOLERANCE:
+    same_draws = worst.draws is None or worst.draws[0] == worst.draws[1]
+    if same_draws and worst.other <= TOLERANCE and added and max(ratios) - min(ratios) <= TOLERANCE:
         return faults.finding(
             faults.DIVISOR,
             f"With one row more, the same noise in {name} is {ratios[0]:.4g} times as large: it is divided by a number "
@@ -294,10 +262,16 @@ def _noise_finding(changed: list[Ratio]) -> Finding:
             allowed=1.0,
             witness=f"{name}; the batch with {added[0].what}",
         )
+    said = f"the same draws give other noise in {name} ({worst.number:.4g} times as large)"
+    if worst.draws is not None and not same_draws:
+        here, there = worst.draws
+        said = (
+            f"the noise in {name} is the sum of {there} draw{'' if there == 1 else 's'} instead of {here}, which makes "
+            f"it {worst.number:.4g} times as large"
+        )
     return faults.finding(
         faults.NOISE_DEPENDS,
-        f"For the batch with {worst.what.partition(':')[0]}, the same draws give other noise in {name} "
-        f"({worst.number:.4g} times as large).",
+        f"For the batch with {worst.what.partition(':')[0]}, {said}.",
         number=worst.number,
         allowed=1.0,
         witness=witness,

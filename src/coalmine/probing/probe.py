@@ -33,6 +33,7 @@ from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.search import Influence, search
+from coalmine.probing.shifter import Shifter
 from coalmine.store import Store, results
 
 
@@ -156,7 +157,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     if not influence.tried:
         return [noised, edges.failing_rows(bench, reading, influence)]
     noised, samples = unreached.left_out(bench, reading, influence, noised, samples, level=level)
-    shifter = carriers.Shifter(bench, reading)
+    shifter = Shifter(bench, reading)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
     covering = coverage.measure(bench, reading, influence, shifter, samples, level=level, known=adding.findings)

@@ -219,6 +219,11 @@ def read(bench: Bench, base: World) -> Reading:
             silent, plain, double = bench.silent(base), bench.scaled(base, 1.0), bench.scaled(base, 2.0)
             noisy = _responding(silent, plain)
             linear = [name for name in noisy if _linear(name, silent, plain, double)]
+    if noisy and not outside and _added_by_a_curve(bench, base, silent, plain, noisy - frozenset(linear)):
+        outside = bench.loud = True
+        silent, _, plain, renewed = bench.quiet(base), *(bench.renewed(base) for _ in range(3))
+        noisy = _responding(plain, renewed)
+        linear = [name for name in noisy if not name.endswith(text.MARK)]
     if linear and not outside:
         linear = _stable_first(bench, _ordered(bench, linear), silent, plain)
     touched = _touched(silent, plain, _touched(silent, renewed))
@@ -308,6 +313,31 @@ def _coarse(
     return found
 
 
+def _added_by_a_curve(
+    bench: Bench, base: World, silent: Observation, plain: Observation, curved: frozenset[str]
+) -> bool:
+    """Whether noise that is no multiple of its draws (truncated, or drawn again) is still added to what rows do.
+
+    Then it can be renewed, and its law tested, but neither silenced nor scaled.
+    """
+    expected = [name for name in silent.gradients or bench.release.names.values() if name in curved]
+    if not expected:
+        return False
+    world = bench.world(keep=[0]) if bench.grows else bench.replaced({0: rows.take(bench.base, [1])})
+    other_silent, other = bench.silent(world), bench.scaled(world, 1.0)
+    for name in (*silent.gradients, *bench.release.names.values()):
+        if name not in silent or name not in plain:
+            continue
+        if name not in other or name not in other_silent or other[name].shape != plain[name].shape:
+            return False
+        noise = delta(plain[name], silent[name])
+        apart = delta(other[name], other_silent[name]) - noise
+        floor = 8.0 * (rounding(plain[name]) + rounding(other[name]))
+        if float(apart.norm()) > TOLERANCE * float(noise.norm()) + floor:
+            return False
+    return True
+
+
 def _touched(
     silent: Observation, other: Observation, known: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, torch.Tensor]:
@@ -353,14 +383,17 @@ def _row_noise(bench: Bench) -> frozenset[Site] | None:
 
 
 def _other_noise(bench: Bench) -> frozenset[Site] | None:
-    """Draws of another law that have the size of parameters: noise that is not normal, and cannot be silenced."""
-    sizes = {bench.start[name].numel() for name in bench.release.names.values() if name in bench.start}
+    """Draws of another law that have the size of parameters, or that many times over: noise that cannot be silenced."""
+    shapes = {tuple(bench.start[name].shape) for name in bench.release.names.values() if name in bench.start}
+    sizes = {math.prod(shape) for shape in shapes}
     sizes |= {sum(sizes)}
-    found = [
-        site
-        for site in bench.tape.fixed_sites()
-        if bench.tape.draw((site, 0)).normal is None and bench.tape.draw((site, 0)).value.numel() in sizes
-    ]
+    found = []
+    for site in bench.tape.fixed_sites():
+        draw = bench.tape.draw((site, 0))
+        shape = tuple(draw.value.shape)
+        several = len(shape) > 1 and (shape[1:] in shapes or shape[:-1] in shapes)
+        if draw.normal is None and (draw.value.numel() in sizes or several):
+            found.append(site)
     return frozenset(found) or None
 
 

@@ -26,6 +26,7 @@ from coalmine.probing import (
     later_steps,
     noise,
     sensitivity,
+    uniform_sums,
     units,
     unreached,
 )
@@ -152,6 +153,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     carriers.check_replayable(bench, base)
     reading = carriers.read(bench, base)
     noised, samples = noise.measure(bench, reading, runs=replays, level=level)
+    noised = _with_sums(bench, reading, noised, samples)
     noise.set_units(bench, reading, samples)
     influence = _searched(bench, reading, tries=tries, seed=seed)
     if not influence.tried:
@@ -178,6 +180,18 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         noise_multiplier=bench.subject.noise_multiplier,
         by_buffers=_by_buffers(bench, reading),
     )
+
+
+def _with_sums(
+    bench: Bench, reading: carriers.Reading, noised: Measurement, samples: list[noise.Sample]
+) -> Measurement:
+    """The noise, with what its tests are too weak to see where it cannot be silenced."""
+    if not reading.outside or any(one.fault == faults.NOT_NORMAL.name for one in noised.findings):
+        return noised
+    found = uniform_sums.finding(bench, reading, samples)
+    if found is None:
+        return noised
+    return dataclasses.replace(noised, findings=(*noised.findings, found), sentence=found.sentence)
 
 
 def _by_buffers(bench: Bench, reading: carriers.Reading) -> bool:

@@ -300,8 +300,10 @@ class Tape:
             self.unknown += 1
             return request.seeded(_seed(site, number))
         value = self._recall(site, number, request, play)
-        if request.normal is None or not self._is_noise(site):
+        if not self._is_noise(site):
             return value
+        if request.normal is None:
+            return _shifted(value, play.shift.get((site, number)))
         if number >= len(recorded):
             return _scaled(value, request.normal, play.factor)
         return self._noise(value, request, recorded[number], play, (site, number))
@@ -326,8 +328,7 @@ class Tape:
             if play.factor == 0.0 and not isinstance(mean, torch.Tensor):
                 return torch.full_like(value, mean)
             value = (mean + play.factor * std * _unit(value, old_mean, old_std)).to(value.dtype)
-        shift = play.shift.get(key)
-        return value if shift is None else value + shift.to(value.dtype).reshape(value.shape)
+        return _shifted(value, play.shift.get(key))
 
     def _is_noise(self, site: Site) -> bool:
         if self.noise is not None:
@@ -476,6 +477,10 @@ def _unit(value: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
     """A draw in standard deviations from its mean."""
     spread = torch.as_tensor(std, dtype=value.dtype, device=value.device)
     return torch.where(spread > 0, (value - mean) / torch.where(spread > 0, spread, 1.0), 0.0)
+
+
+def _shifted(value: torch.Tensor, shift: torch.Tensor | None) -> torch.Tensor:
+    return value if shift is None else value + shift.to(value.dtype).reshape(value.shape)
 
 
 def _scaled(value: torch.Tensor, normal: tuple[Any, Any] | None, factor: float) -> torch.Tensor:

@@ -54,7 +54,11 @@ def measured(
         allowed=1.0,
         witness=f"one row moves the sum by {moving.details['largest']:.4g}, noise is ×{factor:.3g} in every tensor",
     )
-    return [_without(one, found if one is moving else None) for one in measurements]
+    left = [_without(one, found if one is moving else None) for one in measurements]
+    return [
+        dataclasses.replace(one, because=faults.UNIT.name) if before.findings and not one.findings else one
+        for before, one in zip(measurements, left, strict=True)
+    ]
 
 
 def _without(one: Measurement, more: Finding | None) -> Measurement:

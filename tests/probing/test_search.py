@@ -50,6 +50,18 @@ def test_a_narrow_range_of_norms_is_found_in_a_network_that_clips_nearly_every_r
     assert [one.fault for one in report.findings] == fault, report.in_words()
 
 
+def test_a_clip_norm_that_follows_a_batch_only_where_its_rows_are_small_is_found():
+    weight = torch.zeros(6)
+
+    def step(rows):
+        norms = rows.norm(dim=1, keepdim=True)
+        bound = norms.median().clamp(max=1.0) if len(rows) else 1.0
+        weight.sub_(((rows * (bound / norms).clamp(max=1.0)).sum(dim=0) + torch.randn(6)) / 8)
+
+    given = {"state": {"weight": weight}, "batch": 10 * ROWS, "divisor": 8, "learning_rate": 1.0}
+    assert "rows interact" in {one.fault for one in probe(step, **given, **OPTIONS).findings}
+
+
 def classifier(weights):
     """Rows clipped to norm 1 and then weighed by their class; the batch has classes 0 and 1 of three."""
     torch.manual_seed(0)

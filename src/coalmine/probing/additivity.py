@@ -20,10 +20,12 @@ from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
 from coalmine.probing.resolution import spacing
-from coalmine.probing.search import Influence, Tried, with_row
+from coalmine.probing.search import Influence, Tried, scaled, with_row
 
 _ROUNDINGS, _HIDDEN = 4.0, 0.5
 """A second difference is off by so many roundings at most; where that is half of a row's influence, it is not shown."""
+_SMALL, _SHRINK = 0.7, 0.8
+"""Of the largest influence: rows that are surely not clipped; and by how much a copy of one is smaller."""
 _ALIKE = 0.02
 """Relative: copies of a row that add up to the same."""
 
@@ -67,11 +69,11 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
     if unit == 0.0:
         return None
     best: Interplay | None = None
-    for keep in _bases(bench):
+    for batch in _bases(bench, influence):
         seen: dict[tuple[int | None, int | None], _Corner | None] = {}
         for a, b in _pairs(influence):
             corners = [
-                _corner(bench, reading, keep, first, second, seen)
+                _corner(bench, reading, batch, first, second, seen)
                 for first, second in ((a, b), (a, None), (None, b), (None, None))
             ]
             whole = [one for one in corners if one is not None]
@@ -82,7 +84,7 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
             left = float(_second_difference([one.vector for one in whole], sizes).norm()) / max(sizes)
             floor = _ROUNDINGS * max(one.error for one in whole)
             if number > TOLERANCE * unit + floor and (best is None or number / unit > best.number):
-                text = f"{len(keep)} rows of the batch with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
+                text = f"{len(batch.slots)} rows with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
                 best = Interplay(number / unit, text, left / number)
     return best
 
@@ -104,11 +106,20 @@ def _second_difference(vectors: Sequence[torch.Tensor], weights: Sequence[int]) 
     return found.add_(neither[0], alpha=neither[1])
 
 
-def _bases(bench: Bench) -> list[range]:
-    """Batches of several sizes: whether two rows share a microbatch depends on it."""
+def _bases(bench: Bench, influence: Influence) -> list[World]:
+    """Batches of several sizes, as whether two rows share a microbatch depends on it, and one of rows that move little.
+
+    What follows the norms of a batch, such as their median, may show only where few of them are clipped.
+    """
     if not bench.grows:
-        return [range(bench.count)]
-    return [range(size) for size in range(bench.count, max(bench.count - 4, 0), -1)]
+        return [bench.world()]
+    found = [bench.world(keep=range(size)) for size in range(bench.count, max(bench.count - 4, 0), -1)]
+    small = [one.row for one in influence.tried if 0.0 < one.total < _SMALL * influence.best.total]
+    if small:  # each of its own size, or a median would stay where it is
+        chosen = [(small[slot % len(small)], _SHRINK ** (slot // len(small))) for slot in range(bench.count)]
+        made = [rows.changed(row, scaled(rows.numbers(row), factor)) for row, factor in chosen]
+        found.append(bench.replaced(dict(enumerate(made))))
+    return found
 
 
 def _pairs(influence: Influence) -> list[tuple[Tried, Tried]]:
@@ -123,7 +134,7 @@ def _pairs(influence: Influence) -> list[tuple[Tried, Tried]]:
 def _corner(
     bench: Bench,
     reading: Reading,
-    keep: range,
+    batch: World,
     a: Tried | None,
     b: Tried | None,
     seen: dict[tuple[int | None, int | None], _Corner | None],
@@ -132,8 +143,8 @@ def _corner(
     key = (None if a is None else id(a), None if b is None else id(b))
     if key not in seen:
         if bench.grows:
-            extra = {slot: one.row for slot, one in enumerate((a, b)) if one is not None}
-            world = bench.world(extra, keep=keep)
+            extra = {bench.count + slot: one.row for slot, one in enumerate((a, b)) if one is not None}
+            world = World(rows.join([batch.batch, *extra.values()]), (*batch.slots, *extra))
         else:
             last = bench.count - 1
             world = bench.replaced({slot: one.row for slot, one in ((last - 1, a), (last, b)) if one is not None})

@@ -20,7 +20,7 @@ import numpy as np  # noqa: E402
 from trainers import by_hand  # noqa: E402
 from trainers.cases import made  # noqa: E402
 
-from coalmine.probing import carriers, hiding, noise, search  # noqa: E402
+from coalmine.probing import carriers, hiding, noise, search, shifter  # noqa: E402
 from coalmine.probing.bench import on_bench  # noqa: E402
 from coalmine.probing.faults import FAULTS, Stage  # noqa: E402
 from coalmine.probing.pictures import WRONG  # noqa: E402
@@ -258,7 +258,7 @@ def covered() -> None:
             base = carriers.record(bench)
             reading = carriers.read(bench, base)
             row = search.search(bench, reading, tries=30).best.row
-            found = hiding.hide(bench, reading, carriers.Shifter(bench, reading), search.with_row(bench, row))
+            found = hiding.hide(bench, reading, shifter.Shifter(bench, reading), search.with_row(bench, row))
             plain, hidden = found.plain, found.shown
         rows = []
         for name, before in reading.plain.released.items():

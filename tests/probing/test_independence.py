@@ -77,3 +77,40 @@ def test_a_pool_that_is_used_twice_is_found_across_large_tensors():
 
 def test_a_gradient_and_its_parameter_have_names_of_their_own():
     assert independence.labels(["gradient of w", "w"]) == ["the gradient of w", "w"]
+
+
+def flat(numbers, dimensions):
+    """A map from so many independent numbers to more of them, which all have variance 1."""
+    basis = np.linalg.qr(np.random.default_rng(7).normal(size=(numbers, dimensions)))[0]
+    return (basis / np.linalg.norm(basis, axis=1, keepdims=True)).T
+
+
+@pytest.mark.parametrize(("shape", "dimensions"), [((24,), 12), ((10, 20), 160), ((1000,), 800)])
+def test_noise_of_fewer_dimensions_is_found(shape, dimensions):
+    numbers = int(np.prod(shape))
+    (one,) = found(lambda z: z[:, :dimensions] @ flat(numbers, dimensions), shape=shape)
+    assert one.fault == "shared noise"
+    assert one.level <= LEVEL
+
+
+def test_noise_of_fewer_dimensions_in_all_tensors_together_is_found():
+    z = np.random.default_rng(0).normal(size=(RUNS, 150)) @ flat(200, 150)
+    samples = collect([("a", (100,)), ("b", (100,))], [[row[:100], row[100:]] for row in z])
+    (one,) = independence.findings(samples, LEVEL)
+    assert one.sentence.startswith("The noise of all tensors together has about 15")
+
+
+def test_a_large_tensor_of_few_dimensions_is_found():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(20, 1500)) @ rng.normal(size=(1500, 10_000)) / np.sqrt(1500)
+    (one,) = independence.findings(collect([("a", (10_000,))], z[:, None, :]), LEVEL)
+    assert "dimensions, where 10000 numbers need as many" in one.sentence
+
+
+@pytest.mark.parametrize(("runs", "numbers"), [(200, 6), (60, 24), (20, 100)])
+def test_independent_noise_of_any_sizes_keeps_the_level_of_the_span(runs, numbers):
+    # Of 2000 draws, a test of level 5 % passes 160, 6.1 standard deviations more than 100, with a chance below 1e-7.
+    rng = np.random.default_rng(3)
+    sizes = np.exp(rng.normal(size=numbers))
+    p = [independence.span_p(sizes * rng.normal(size=(runs, numbers)))[0] for _ in range(2000)]
+    assert np.sum(np.array(p) < 0.05) < 160

@@ -273,3 +273,11 @@ def test_too_few_draws_are_inconclusive():
 def test_bad_input_is_refused_with_what_is_allowed(given, options, message):
     with pytest.raises((InvalidInputError, UnsupportedError), match=message):
         probe_sampler(given, **options)
+
+
+def test_what_a_fault_explains_is_not_called_as_promised():
+    report = probe_sampler(DataLoader(Untouchable(), batch_size=20, shuffle=True), sample_rate=0.02)
+    (fault,) = {one.fault for one in report.findings}
+    results = {one.name: one.result for one in report.measurements}
+    assert results["batch sizes"] == f"not as promised: {fault}"
+    assert results["sample rate"] == "as promised"

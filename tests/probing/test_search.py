@@ -24,6 +24,44 @@ def test_gradients_that_are_let_through_up_to_a_threshold_are_found(threshold):
     assert 0.8 * threshold < found.number <= threshold * 1.001
 
 
+@pytest.mark.parametrize(("threshold", "fault"), [(1.1, ["sensitivity too large"]), (1.0, [])])
+def test_a_narrow_range_of_norms_is_found_in_a_network_that_clips_nearly_every_row(threshold, fault):
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    clip = 0.1
+
+    def step(batch):
+        x, y = batch
+        hidden = torch.relu(model[0](x))
+        out = torch.softmax(model[2](hidden), dim=1) - torch.nn.functional.one_hot(y, 3)
+        back = (out @ model[2].weight) * (hidden > 0)
+        parts = [back[:, :, None] * x[:, None, :], back, out[:, :, None] * hidden[:, None, :], out]
+        norms = torch.cat([one.flatten(1) for one in parts], dim=1).norm(dim=1)
+        factors = torch.where(norms > threshold * clip, clip / norms, 1.0)
+        for parameter, one in zip(model.parameters(), parts, strict=True):
+            total = torch.einsum("i,i...->...", factors, one)
+            parameter.grad = (total + clip * torch.randn_like(total)).detach() / 8
+        optimizer.step()
+
+    batch = ROWS, torch.tensor([0, 1, 2, 0, 1, 2])
+    options = {**OPTIONS, "clip_norm": clip, "tries": 40}
+    report = probe(step, state=[model, optimizer], batch=batch, divisor=8, **options)
+    assert [one.fault for one in report.findings] == fault, report.in_words()
+
+
+def test_a_clip_norm_that_follows_a_batch_only_where_its_rows_are_small_is_found():
+    weight = torch.zeros(6)
+
+    def step(rows):
+        norms = rows.norm(dim=1, keepdim=True)
+        bound = norms.median().clamp(max=1.0) if len(rows) else 1.0
+        weight.sub_(((rows * (bound / norms).clamp(max=1.0)).sum(dim=0) + torch.randn(6)) / 8)
+
+    given = {"state": {"weight": weight}, "batch": 10 * ROWS, "divisor": 8, "learning_rate": 1.0}
+    assert "rows interact" in {one.fault for one in probe(step, **given, **OPTIONS).findings}
+
+
 def classifier(weights):
     """Rows clipped to norm 1 and then weighed by their class; the batch has classes 0 and 1 of three."""
     torch.manual_seed(0)

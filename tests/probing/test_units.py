@@ -33,3 +33,8 @@ def test_one_of_them_alone_keeps_its_name(wrong, fault):
     found = probe(**step_with(**wrong), divisor=16, **OPTIONS).findings
     assert fault in {one.fault for one in found}
     assert "wrong divisor" not in {one.fault for one in found}
+
+
+def test_noise_that_a_wrong_divisor_explains_is_not_called_as_promised():
+    report = probe(**step_with(), divisor=8, **OPTIONS)
+    assert {one.name: one.result for one in report.measurements}["noise"] == "not as promised: wrong divisor"

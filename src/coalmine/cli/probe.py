@@ -141,4 +141,4 @@ def show(report: ProbeReport) -> None:
 def _status(one: Measurement) -> str:
     if one.findings:
         return "FAULT"
-    return "blind" if one.blind else "as promised"
+    return "not as promised" if one.because else "blind" if one.blind else "as promised"

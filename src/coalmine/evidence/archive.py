@@ -128,7 +128,9 @@ def _check_ends(where: Path) -> None:
         raise refuse("it cannot be read (it does not begin as a zip); expected a zip that coalmine bundle wrote", where)
     mark, *_, size, offset, comment = end.unpack(last)
     if mark != b"PK\x05\x06" or comment or offset + size + end.size != length:
-        raise refuse("it cannot be read (bytes before or after the zip); expected a zip that coalmine bundle wrote", where)
+        raise refuse(
+            "it cannot be read (bytes before or after the zip); expected a zip that coalmine bundle wrote", where
+        )
 
 
 def _read(archive: zipfile.ZipFile, where: Path) -> dict[str, bytes]:

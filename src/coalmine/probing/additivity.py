@@ -13,16 +13,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from coalmine.probing import faults, rows
+from coalmine.probing import batch_noise, faults, rows
+from coalmine.probing.batch_noise import Ratio
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
 from coalmine.probing.resolution import spacing
-from coalmine.probing.search import Influence, Tried, with_row
+from coalmine.probing.search import Influence, Tried, scaled, with_row
 
 _ROUNDINGS, _HIDDEN = 4.0, 0.5
 """A second difference is off by so many roundings at most; where that is half of a row's influence, it is not shown."""
+_SMALL, _SHRINK = 0.7, 0.8
+"""Of the largest influence: rows that are surely not clipped; and by how much a copy of one is smaller."""
 _ALIKE = 0.02
 """Relative: copies of a row that add up to the same."""
 
@@ -66,11 +69,11 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
     if unit == 0.0:
         return None
     best: Interplay | None = None
-    for keep in _bases(bench):
+    for batch in _bases(bench, influence):
         seen: dict[tuple[int | None, int | None], _Corner | None] = {}
         for a, b in _pairs(influence):
             corners = [
-                _corner(bench, reading, keep, first, second, seen)
+                _corner(bench, reading, batch, first, second, seen)
                 for first, second in ((a, b), (a, None), (None, b), (None, None))
             ]
             whole = [one for one in corners if one is not None]
@@ -81,7 +84,7 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
             left = float(_second_difference([one.vector for one in whole], sizes).norm()) / max(sizes)
             floor = _ROUNDINGS * max(one.error for one in whole)
             if number > TOLERANCE * unit + floor and (best is None or number / unit > best.number):
-                text = f"{len(keep)} rows of the batch with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
+                text = f"{len(batch.slots)} rows with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
                 best = Interplay(number / unit, text, left / number)
     return best
 
@@ -103,11 +106,20 @@ def _second_difference(vectors: Sequence[torch.Tensor], weights: Sequence[int]) 
     return found.add_(neither[0], alpha=neither[1])
 
 
-def _bases(bench: Bench) -> list[range]:
-    """Batches of several sizes: whether two rows share a microbatch depends on it."""
+def _bases(bench: Bench, influence: Influence) -> list[World]:
+    """Batches of several sizes, as whether two rows share a microbatch depends on it, and one of rows that move little.
+
+    What follows the norms of a batch, such as their median, may show only where few of them are clipped.
+    """
     if not bench.grows:
-        return [range(bench.count)]
-    return [range(size) for size in range(bench.count, max(bench.count - 4, 0), -1)]
+        return [bench.world()]
+    found = [bench.world(keep=range(size)) for size in range(bench.count, max(bench.count - 4, 0), -1)]
+    small = [one.row for one in influence.tried if 0.0 < one.total < _SMALL * influence.best.total]
+    if small:  # each of its own size, or a median would stay where it is
+        chosen = [(small[slot % len(small)], _SHRINK ** (slot // len(small))) for slot in range(bench.count)]
+        made = [rows.changed(row, scaled(rows.numbers(row), factor)) for row, factor in chosen]
+        found.append(bench.replaced(dict(enumerate(made))))
+    return found
 
 
 def _pairs(influence: Influence) -> list[tuple[Tried, Tried]]:
@@ -122,7 +134,7 @@ def _pairs(influence: Influence) -> list[tuple[Tried, Tried]]:
 def _corner(
     bench: Bench,
     reading: Reading,
-    keep: range,
+    batch: World,
     a: Tried | None,
     b: Tried | None,
     seen: dict[tuple[int | None, int | None], _Corner | None],
@@ -131,8 +143,8 @@ def _corner(
     key = (None if a is None else id(a), None if b is None else id(b))
     if key not in seen:
         if bench.grows:
-            extra = {slot: one.row for slot, one in enumerate((a, b)) if one is not None}
-            world = bench.world(extra, keep=keep)
+            extra = {bench.count + slot: one.row for slot, one in enumerate((a, b)) if one is not None}
+            world = World(rows.join([batch.batch, *extra.values()]), (*batch.slots, *extra))
         else:
             last = bench.count - 1
             world = bench.replaced({slot: one.row for slot, one in ((last - 1, a), (last, b)) if one is not None})
@@ -169,40 +181,6 @@ def groups(bench: Bench, reading: Reading, influence: Influence) -> int | None:
         if all(float((a - b).norm()) <= _ALIKE * once for a, b in zip(sums, expected, strict=True)):
             return size
     return None
-
-
-@dataclasses.dataclass
-class Ratio:
-    """How the noise in one tensor of another batch compares with that of the batch itself."""
-
-    what: str
-    name: str
-    number: float
-    other: float
-    """What is left of the noise once it is scaled back: draws that play another part."""
-
-
-def noise_ratios(bench: Bench, reading: Reading, world: World, what: str) -> list[Ratio]:
-    """The noise of another batch, against that of the batch itself; nothing where the step failed."""
-    plain, silent = bench.scaled(world, 1.0), bench.silent(world)
-    if plain.error or silent.error:
-        return []
-    found = []
-    for one in reading.noised:
-        size = float(one.response.norm())
-        if size == 0.0:
-            continue
-        if one.name not in plain or one.name not in silent:
-            found.append(Ratio(what, one.name, 0.0, 0.0))
-            continue
-        noise = delta(plain[one.name], silent[one.name])
-        if not bool(torch.isfinite(noise).all()):
-            return []
-        ratio = float(noise @ one.response) / size**2
-        floor = 8.0 * max(rounding(plain[one.name]), rounding(reading.plain[one.name])) / size
-        left = float((noise - ratio * one.response).norm()) / size
-        found.append(Ratio(what, one.name, 1.0 if abs(ratio - 1.0) <= floor else ratio, max(left - floor, 0.0)))
-    return found
 
 
 def batch_norm(bench: Bench) -> str:
@@ -267,12 +245,12 @@ def _ratios(bench: Bench, reading: Reading, influence: Influence) -> list[Ratio]
     ]
     if bench.grows:
         worlds.append((bench.world(keep=[0]), "its first row alone"))
-    return [ratio for world, what in worlds for ratio in noise_ratios(bench, reading, world, what)]
+    return [ratio for world, what in worlds for ratio in batch_noise.ratios(bench, reading, world, what)]
 
 
 def _noise_finding(changed: list[Ratio]) -> Finding:
     """A divisor scales noise alike whatever the row is; anything else makes noise depend on the row."""
-    worst = max(changed, key=lambda one: abs(one.number - 1.0) + one.other)
+    worst = max(changed, key=lambda one: (abs(one.number - 1.0) + one.other, one.draws is not None))
     name = worst.name.removeprefix("gradient of ")
     witness = f"{name}; the batch with {worst.what}"
     if worst.number == 0.0:
@@ -285,7 +263,8 @@ def _noise_finding(changed: list[Ratio]) -> Finding:
         )
     added = [one for one in changed if one.name == worst.name and one.what.startswith("one row more")]
     ratios = [one.number for one in added]
-    if worst.other <= TOLERANCE and added and max(ratios) - min(ratios) <= TOLERANCE:
+    same_draws = worst.draws is None or worst.draws[0] == worst.draws[1]
+    if same_draws and worst.other <= TOLERANCE and added and max(ratios) - min(ratios) <= TOLERANCE:
         return faults.finding(
             faults.DIVISOR,
             f"With one row more, the same noise in {name} is {ratios[0]:.4g} times as large: it is divided by a number "
@@ -294,10 +273,16 @@ def _noise_finding(changed: list[Ratio]) -> Finding:
             allowed=1.0,
             witness=f"{name}; the batch with {added[0].what}",
         )
+    said = f"the same draws give other noise in {name} ({worst.number:.4g} times as large)"
+    if worst.draws is not None and not same_draws:
+        here, there = worst.draws
+        said = (
+            f"the noise in {name} is the sum of {there} draw{'' if there == 1 else 's'} instead of {here}, which makes "
+            f"it {worst.number:.4g} times as large"
+        )
     return faults.finding(
         faults.NOISE_DEPENDS,
-        f"For the batch with {worst.what.partition(':')[0]}, the same draws give other noise in {name} "
-        f"({worst.number:.4g} times as large).",
+        f"For the batch with {worst.what.partition(':')[0]}, {said}.",
         number=worst.number,
         allowed=1.0,
         witness=witness,

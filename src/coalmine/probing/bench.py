@@ -18,7 +18,7 @@ from coalmine.probing.findings import quoted
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.release import Observation, Release
 from coalmine.probing.snapshot import Snapshot, library_generators
-from coalmine.probing.tape import Tape
+from coalmine.probing.tape import Key, Tape
 
 _ROWS_AT_MOST = 12
 """Rows of the batch that are used: more cost time and show nothing new."""
@@ -130,9 +130,11 @@ class Bench:
         """Run with the recorded noise, shifted."""
         return self.run(world.batch, self.tape.replay(slots=world.slots, shift=shift, force=self.force))
 
-    def renewed(self, world: World, *, factor: float = 1.0) -> Observation:
-        """Run with new noise from the step's own generators."""
-        play = self.tape.renew(factor=factor, slots=world.slots, force=self.force)
+    def renewed(
+        self, world: World, *, factor: float = 1.0, heard: dict[Key, torch.Tensor] | None = None
+    ) -> Observation:
+        """Run with new noise from the step's own generators; ``heard`` is given its draws."""
+        play = self.tape.renew(factor=factor, slots=world.slots, force=self.force, heard=heard)
         return self.run(world.batch, play, generators=False)
 
     def runs_differ(self, world: World, names: Sequence[str]) -> bool:

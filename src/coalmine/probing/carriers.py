@@ -8,6 +8,7 @@ same noise times a constant (the momentum beside the parameter) is left out, or 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Mapping
 
@@ -20,7 +21,7 @@ from coalmine.probing import resolution, rows, text
 from coalmine.probing.bench import SPARE, Bench, World
 from coalmine.probing.noise import TOLERANCE as TOLERANCE
 from coalmine.probing.release import Observation
-from coalmine.probing.tape import Key, Layout, Site
+from coalmine.probing.tape import Layout, Site
 
 _CALLS = 4
 """Calls after which a step that has changed nothing is given up."""
@@ -218,6 +219,11 @@ def read(bench: Bench, base: World) -> Reading:
             silent, plain, double = bench.silent(base), bench.scaled(base, 1.0), bench.scaled(base, 2.0)
             noisy = _responding(silent, plain)
             linear = [name for name in noisy if _linear(name, silent, plain, double)]
+    if noisy and not outside and _added_by_a_curve(bench, base, silent, plain, noisy - frozenset(linear)):
+        outside = bench.loud = True
+        silent, _, plain, renewed = bench.quiet(base), *(bench.renewed(base) for _ in range(3))
+        noisy = _responding(plain, renewed)
+        linear = [name for name in noisy if not name.endswith(text.MARK)]
     if linear and not outside:
         linear = _stable_first(bench, _ordered(bench, linear), silent, plain)
     touched = _touched(silent, plain, _touched(silent, renewed))
@@ -307,6 +313,31 @@ def _coarse(
     return found
 
 
+def _added_by_a_curve(
+    bench: Bench, base: World, silent: Observation, plain: Observation, curved: frozenset[str]
+) -> bool:
+    """Whether noise that is no multiple of its draws (truncated, or drawn again) is still added to what rows do.
+
+    Then it can be renewed, and its law tested, but neither silenced nor scaled.
+    """
+    expected = [name for name in silent.gradients or bench.release.names.values() if name in curved]
+    if not expected:
+        return False
+    world = bench.world(keep=[0]) if bench.grows else bench.replaced({0: rows.take(bench.base, [1])})
+    other_silent, other = bench.silent(world), bench.scaled(world, 1.0)
+    for name in (*silent.gradients, *bench.release.names.values()):
+        if name not in silent or name not in plain:
+            continue
+        if name not in other or name not in other_silent or other[name].shape != plain[name].shape:
+            return False
+        noise = delta(plain[name], silent[name])
+        apart = delta(other[name], other_silent[name]) - noise
+        floor = 8.0 * (rounding(plain[name]) + rounding(other[name]))
+        if float(apart.norm()) > TOLERANCE * float(noise.norm()) + floor:
+            return False
+    return True
+
+
 def _touched(
     silent: Observation, other: Observation, known: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, torch.Tensor]:
@@ -336,25 +367,33 @@ def _linear(name: str, silent: Observation, plain: Observation, double: Observat
 
 
 def _row_noise(bench: Bench) -> frozenset[Site] | None:
-    """Normal draws for each row that have the shape of parameters: noise, but inside the sum over rows."""
-    shapes = {tuple(bench.start[name].shape) for name in bench.release.names.values() if name in bench.start}
+    """Normal draws that follow the rows but have the shape of parameters: noise for each row, or part of a batch."""
+    names = [name for name in bench.release.names.values() if name in bench.start]
+    parameters = [bench.start[name] for name in names] or [one for one in bench.start.values() if one.ndim]
+    shapes = {tuple(one.shape) for one in parameters}
+    sizes = {*(one.numel() for one in parameters), sum(one.numel() for one in parameters)}
     found = []
     for site, layout in bench.tape.normal_sites().items():
-        shape = tuple(bench.tape.draw((site, 0)).value.shape)
-        if layout in (Layout.AXIS, Layout.STREAM) and (shape in shapes or shape[1:] in shapes):
+        drawn = [tuple(one.shape) for one in bench.tape.values(site)]
+        by_row = drawn[0] in shapes or drawn[0][1:] in shapes
+        by_part = all(math.prod(shape) in sizes for shape in drawn)
+        if (layout in (Layout.AXIS, Layout.STREAM) and by_row) or (layout in (Layout.STREAM, Layout.FREE) and by_part):
             found.append(site)
     return frozenset(found) or None
 
 
 def _other_noise(bench: Bench) -> frozenset[Site] | None:
-    """Draws of another law that have the size of parameters: noise that is not normal, and cannot be silenced."""
-    sizes = {bench.start[name].numel() for name in bench.release.names.values() if name in bench.start}
+    """Draws of another law that have the size of parameters, or that many times over: noise that cannot be silenced."""
+    shapes = {tuple(bench.start[name].shape) for name in bench.release.names.values() if name in bench.start}
+    sizes = {math.prod(shape) for shape in shapes}
     sizes |= {sum(sizes)}
-    found = [
-        site
-        for site in bench.tape.fixed_sites()
-        if bench.tape.draw((site, 0)).normal is None and bench.tape.draw((site, 0)).value.numel() in sizes
-    ]
+    found = []
+    for site in bench.tape.fixed_sites():
+        draw = bench.tape.draw((site, 0))
+        shape = tuple(draw.value.shape)
+        several = len(shape) > 1 and (shape[1:] in shapes or shape[:-1] in shapes)
+        if draw.normal is None and (draw.value.numel() in sizes or several):
+            found.append(site)
     return frozenset(found) or None
 
 
@@ -489,88 +528,6 @@ def _twin(
             if float((a - b).norm()) <= TOLERANCE * float(a.norm() + b.norm()) + float(rounded.norm()):
                 return carrier.name
     return None
-
-
-class Shifter:
-    """Moves noise so that a carrier shows what it is told: from a carrier's coordinates back to those of the draws."""
-
-    def __init__(self, bench: Bench, reading: Reading) -> None:
-        self._bench, self._reading = bench, reading
-        self._places: dict[str, tuple[Key, int, float]] = {}
-        self.curved: dict[str, Key] = {}
-        """Draws that move a released value by a curve, and no carrier."""
-        self._find()
-
-    @property
-    def complete(self) -> bool:
-        """Whether every noisy carrier has its draw."""
-        return all(one.name in self._places for one in self._reading.noised)
-
-    def free(self, numbers: int) -> list[Key]:
-        """Draws of so many numbers that no carrier shows."""
-        used = {place[0] for place in self._places.values()}
-        keys = [key for key in self._bench.tape.noise_keys() if key not in used]
-        return [key for key in keys if self._bench.tape.draw(key).value.numel() == numbers][:4]
-
-    def hiding(self, moves: Mapping[str, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """The shift of noise that takes these moves of the carriers back."""
-        found: dict[Key, torch.Tensor] = {}
-        for name, move in moves.items():
-            if name in self._places:
-                key, start, slope = self._places[name]
-                drawn = self._bench.tape.draw(key).value
-                shift = found.setdefault(key, torch.zeros(drawn.numel(), dtype=torch.float64))
-                shift[start : start + len(move)] -= move / slope
-        return found
-
-    def _find(self) -> None:
-        """Move every draw by a code of its own, twice, and see which code each carrier shows."""
-        bench, reading = self._bench, self._reading
-        keys = bench.tape.noise_keys()
-        if reading.outside or not keys or len(keys) > 2000:
-            return
-        generator = torch.Generator().manual_seed(1)
-        codes: list[dict[Key, torch.Tensor]] = []
-        answers: list[Observation] = []
-        for _ in range(2):
-            code = {}
-            for key in keys:
-                drawn = bench.tape.draw(key).value
-                size = max(float(drawn.double().square().mean().sqrt()), 1e-6) if drawn.numel() else 1.0
-                code[key] = size * torch.randn(drawn.numel(), generator=generator, dtype=torch.float64)
-            codes.append(code)
-            answers.append(bench.shifted(reading.base, code))
-        used: dict[Key, int] = {}
-        for carrier in reading.noised:
-            if any(carrier.name not in one for one in answers):
-                continue
-            shown = torch.stack([delta(one[carrier.name], reading.plain[carrier.name]) for one in answers])
-            place = self._match(shown, keys, codes, used)
-            if place is not None:
-                self._places[carrier.name] = place
-                used[place[0]] = place[1] + shown.shape[1]
-
-    @staticmethod
-    def _match(
-        shown: torch.Tensor, keys: list[Key], codes: list[dict[Key, torch.Tensor]], used: dict[Key, int]
-    ) -> tuple[Key, int, float] | None:
-        size = shown.shape[1]
-        fitting = [key for key in keys if codes[0][key].numel() >= size + used.get(key, 0)]
-        for key in fitting:
-            start = used.get(key, 0) if codes[0][key].numel() != size else 0
-            part = torch.stack([one[key][start : start + size] for one in codes])
-            slope = float((shown * part).sum() / (part * part).sum())
-            if slope != 0.0 and float((shown - slope * part).norm()) <= 1e-2 * float(shown.norm()):
-                return key, start, slope
-        # Several draws added up (as a generator does that is safe against rounding attacks): solve for their slopes.
-        alike = [key for key in fitting if codes[0][key].numel() == size]
-        if 1 < len(alike) <= 64 and 2 * size >= len(alike):
-            matrix = torch.stack([torch.cat([one[key] for one in codes]) for key in alike], dim=1)
-            slopes = torch.linalg.lstsq(matrix, shown.reshape(-1, 1)).solution.reshape(-1)
-            if float((matrix @ slopes - shown.reshape(-1)).norm()) <= 1e-2 * float(shown.norm()):
-                best = int(slopes.abs().argmax())
-                return alike[best], 0, float(slopes[best])
-        return None
 
 
 def check_replayable(bench: Bench, base: World) -> None:

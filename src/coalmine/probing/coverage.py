@@ -16,12 +16,13 @@ import torch
 
 from coalmine.probing import elsewhere, faults, rows, text
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import Reading, Shifter, delta, rounding
+from coalmine.probing.carriers import Reading, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, effective, hide, may_follow_a_curve, noise_error
 from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, with_row
+from coalmine.probing.shifter import Shifter
 
 _ROWS = 6
 _RESCALED = (faults.DIVISOR.name, faults.NOISE_DEPENDS.name, faults.LEFT_OUT.name)

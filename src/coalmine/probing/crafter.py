@@ -15,7 +15,7 @@ import numpy as np
 from coalmine.probing import rows
 
 _SIZES = (1.0, 0.0, 1e-3, 10.0, 100.0, 1e4, -1.0)
-_SPIKES, _TOKENS, _LABELS = 6, 48, 20
+_SPIKES, _TOKENS, _LABELS, _SURE = 6, 48, 20, 2
 
 
 class Crafter:
@@ -80,6 +80,18 @@ class Crafter:
                     found.append((values, 100.0))
         return [(self.inside(values), size) for values, size in found]
 
+    def confident(self) -> list[tuple[list[Any], float]]:
+        """Huge rows with every label: with the right one, a model that is sure of it has hardly any gradient."""
+        labels = [leaf for leaf, kind in enumerate(self._kinds) if kind == "label"]
+        found = []
+        for base in self._base[:_SURE]:
+            for leaf in labels[:1]:
+                for value in self._values[leaf][:_LABELS]:
+                    values = self._sized(base, _SIZES[-2])
+                    values[leaf] = np.full_like(values[leaf], value)
+                    found.append((self.inside(values), _SIZES[-2]))
+        return found
+
     def changed(self, values: list[Any], size: float) -> tuple[list[Any], float]:
         """A row a little, or much, different."""
         new = [one.copy() for one in values]
@@ -102,6 +114,13 @@ class Crafter:
                 where = self._rng.random(new[leaf].shape) < (1.0 if kind == "label" else 0.3)
                 new[leaf] = np.where(where, self._rng.choice(self._values[leaf], size=new[leaf].shape), new[leaf])
         return self.inside(new), min(size, 1e4)
+
+    def between(self, a: list[Any], b: list[Any]) -> list[Any] | None:
+        """The row half way between two; None where they differ in a label or a token, of which there is no half."""
+        free = [kind in ("features", "target") for kind in self._kinds]
+        if not all(mixed or np.array_equal(x, y) for mixed, x, y in zip(free, a, b, strict=True)):
+            return None
+        return [x + 0.5 * (y - x) if mixed else x.copy() for mixed, x, y in zip(free, a, b, strict=True)]
 
     def guessed(self, values: list[Any]) -> bool:
         """Whether a row has a label that the batch does not show to be one."""

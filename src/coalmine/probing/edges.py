@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coalmine.probing import faults, rows
+from coalmine.probing import batch_noise, faults, rows
 from coalmine.probing.additivity import carrier_error
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.resolution import with_rounding
 from coalmine.probing.search import Influence, Tried, attempt
 from coalmine.records import Sampling
+
+_OTHER = 1e-2
+"""Relative: noise of an empty batch that is another."""
 
 
 def empty_batch(bench: Bench, reading: Reading, *, known: Sequence[Finding] = ()) -> Measurement | None:
@@ -40,21 +43,16 @@ def empty_batch(bench: Bench, reading: Reading, *, known: Sequence[Finding] = ()
         )
     if reading.outside or reading.nonlinear or known:
         return Measurement(name=name, sentence="The step runs on an empty batch.")
-    silent = bench.silent(world)
-    worst, where = 1.0, ""
-    for one in reading.carriers:
-        size = float(one.response.norm())
-        if one.name not in reading.noisy or size == 0.0:
-            continue
-        there = one.name in plain and one.name in silent
-        ratio = float(delta(plain[one.name], silent[one.name]).norm()) / size if there else 0.0
-        if there and abs(ratio - 1.0) <= 8.0 * rounding(plain[one.name]) / size:
-            continue
-        if abs(ratio - 1.0) > abs(worst - 1.0):
-            worst, where = ratio, one.name
-    if abs(worst - 1.0) > 1e-2:
-        text = f"On an empty batch the same draws give {worst:.3g} times the noise."
-        found = faults.finding(faults.EMPTY_BATCH, text, number=worst, allowed=1.0, witness=f"no row; {where}")
+    ratios = batch_noise.ratios(bench, reading, world, "no row")
+    worst = max(ratios, key=lambda one: abs(one.size - 1.0), default=None)
+    if worst is not None and abs(worst.size - 1.0) > _OTHER:
+        text = f"On an empty batch the same draws give {worst.size:.3g} times the noise."
+        if worst.draws is not None:
+            here, there = worst.draws
+            text = f"On an empty batch noise is {worst.size:.3g} times as large: a sum of {there} draws, not of {here}."
+        found = faults.finding(
+            faults.EMPTY_BATCH, text, number=worst.size, allowed=1.0, witness=f"no row; {worst.name}"
+        )
         return Measurement(name=name, sentence=text, findings=(found,))
     return Measurement(name=name, sentence="An empty batch gets the same noise as any other.")
 

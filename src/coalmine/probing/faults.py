@@ -62,7 +62,8 @@ NOT_NORMAL = Fault(
 SHARED_NOISE = Fault(
     "shared noise",
     "Numbers that should have independent noise have the same. Their difference is released without any.",
-    "generators that are seeded again, keys that are used twice, noise that is broadcast along an axis",
+    "generators that are seeded again, keys that are used twice, noise that is broadcast along an axis or drawn in "
+    "fewer dimensions",
     Stage.NOISE,
 )
 SAME_NOISE = Fault(
@@ -74,7 +75,8 @@ SAME_NOISE = Fault(
 NOISE_DEPENDS = Fault(
     "noise depends on the data",
     "The rows of the batch change the noise itself, so its size is a release without noise.",
-    "clip norms, learning rates or scales computed from the batch, and steps that are left out for some rows",
+    "clip norms, learning rates or scales computed from the batch, noise that is added once for each part of it, and "
+    "steps that are left out for some rows",
     Stage.NOISE,
 )
 UNNOISED = Fault(

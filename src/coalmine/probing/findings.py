@@ -70,7 +70,8 @@ class Finding:
 class Measurement:
     """One thing that was measured: ``findings`` is empty where it is as promised, ``blind`` says why it could not be.
 
-    ``sentence`` is the result for people, ``details`` the numbers behind it.
+    ``sentence`` is the result for people, ``details`` the numbers behind it. ``because`` is the fault that another
+    measurement names and that explains why this one is not as promised either.
     """
 
     name: str
@@ -78,11 +79,14 @@ class Measurement:
     findings: tuple[Finding, ...] = ()
     blind: str = ""
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    because: str = ""
 
     @property
     def result(self) -> str:
-        """In a word or two: the faults found, "blind", or "as promised"."""
+        """In a few words: the faults found, "blind", "as promised", or that it is not, and which fault explains it."""
         names = list(dict.fromkeys(one.fault for one in self.findings))
+        if self.because and not names:
+            return f"not as promised: {self.because}"
         return ", ".join(names) or ("blind" if self.blind else "as promised")
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,6 +97,7 @@ class Measurement:
             "findings": [one.to_dict() for one in self.findings],
             "blind": self.blind,
             "details": plain(dict(self.details)),
+            "because": self.because,
         }
 
     @classmethod

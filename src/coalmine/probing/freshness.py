@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import Reading, Shifter, delta, rounding
+from coalmine.probing.carriers import Reading, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, hide, noise_error
 from coalmine.probing.independence import correlation_p
 from coalmine.probing.noise import SHARES, walk
 from coalmine.probing.search import Influence, with_row
+from coalmine.probing.shifter import Shifter
 
 STEPS = 4
 _CARRIED = 0.02

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import Reading, Shifter, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
 from coalmine.probing.noise import Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Tried
+from coalmine.probing.shifter import Shifter
 from coalmine.probing.tape import Key
 
 Shift = dict[Key, torch.Tensor]
@@ -40,7 +41,20 @@ def hide(bench: Bench, reading: Reading, shifter: Shifter, world: World) -> Hidd
     plain = bench.scaled(world, 1.0)
     moves = {one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain}
     shift = shifter.hiding(moves)
-    return Hidden(world, plain, shift, bench.shifted(world, shift))
+    shown = bench.shifted(world, shift)
+    # A draw weighs less in a batch whose noise is the sum of more of them: shift it as much further.
+    weights = {name: _weight(delta(plain[name], shown[name]), move) for name, move in moves.items() if name in shown}
+    if not shown.error and any(abs(one - 1.0) > TOLERANCE for one in weights.values()):
+        shift = shifter.hiding({name: move / weights.get(name, 1.0) for name, move in moves.items()})
+        shown = bench.shifted(world, shift)
+    return Hidden(world, plain, shift, shown)
+
+
+def _weight(taken: torch.Tensor, move: torch.Tensor) -> float:
+    """How much of a move was taken back; 1 where that is nothing."""
+    size = float(move @ move)
+    share = float(taken @ move) / size if size > 0.0 else 1.0
+    return share if share > TOLERANCE else 1.0
 
 
 def noise_error(bench: Bench, reading: Reading, name: str) -> float:

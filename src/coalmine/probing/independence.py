@@ -5,6 +5,11 @@ A tensor's sum over its n numbers, squared and over n, has a share of all square
 over R runs. The smallest singular value σ of R × n standard normal numbers falls below √R − √n − t with a chance of at
 most exp(−t²/2) (Davidson and Szarek 2001, Theorem II.13), so a linear dependence of any kind, σ = 0, is seen for n well
 below R. What was found by one test is not searched for by the next.
+
+Noise of r < n dimensions shows in how far a run lies within the span of the runs before it. By Bartlett's decomposition
+the squared length of the j-th of b runs within that span is χ² with j − 1 degrees of freedom, independent of the rest:
+over B blocks of b runs the sum has a share of all squares that follows Beta(d/2, (Bbn − d)/2), d = B·b(b − 1)/2. In r
+dimensions that share is n/r times as large.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-SHARES = {"groups": 0.5, "pairs": 0.2, "sums": 0.2, "rank": 0.1}
+SHARES = {"groups": 0.4, "pairs": 0.2, "sums": 0.2, "rank": 0.1, "span": 0.1}
 """How the level is shared among the kinds of tests."""
 _PAIRED = 2048
 """Numbers of all tensors together of which every pair is compared."""
@@ -80,6 +85,7 @@ def findings(samples: Sequence[Sample], level: float) -> list[Finding]:
         or _repeats(samples)
         or _sums(samples, level * SHARES["sums"])
         or _rank(samples, level * SHARES["rank"])
+        or _span(samples, level * SHARES["span"])
     )
 
 
@@ -201,3 +207,56 @@ def _rank(samples: Sequence[Sample], level: float) -> list[Finding]:
             text = f"The {numbers} numbers of {name} have linearly dependent noise: a sum of them, weighted, has none."
             return [_finding(text, 0.0, f"{name}, {numbers} numbers over {runs} runs", level / len(samples))]
     return []
+
+
+def span_p(values: Array) -> tuple[float, float]:
+    """The chance of runs (runs × numbers) as much within each other's span, and how many dimensions they seem to have.
+
+    Numbers without any noise are left out, the others brought to one size by the sizes that they have in these runs. So
+    the share of independent noise is smaller, by R/(R + 2) on average, and the chance is not too small.
+
+    >>> rng = np.random.default_rng(0)
+    >>> span_p(rng.normal(size=(100, 60)))[0] > 0.01
+    True
+    >>> p, dimensions = span_p(rng.normal(size=(100, 30)) @ np.linalg.qr(rng.normal(size=(60, 30)))[0].T)
+    >>> p < 1e-9, round(dimensions)
+    (True, 30)
+    """
+    return _within(values, np.sqrt(np.mean(values * values, axis=0)))
+
+
+def _within(values: Array, sizes: Array) -> tuple[float, float]:
+    """The same for numbers of known sizes."""
+    values = values[:, sizes > 0.0] / sizes[sizes > 0.0]
+    runs, numbers = values.shape
+    block = min(runs, numbers // 2)
+    if block < 2 or not np.any(values):
+        return 1.0, float(numbers)
+    blocks = values[: runs // block * block].reshape(-1, block, numbers)
+    triangles: Array = np.linalg.qr(np.swapaxes(blocks, 1, 2)).R
+    diagonals = np.diagonal(triangles, axis1=1, axis2=2)
+    total = float(np.sum(blocks * blocks))
+    share = 1.0 - float(np.sum(diagonals * diagonals)) / total
+    degrees = len(blocks) * block * (block - 1) / 2.0
+    p = float(stats.beta.sf(share, degrees / 2.0, (len(blocks) * block * numbers - degrees) / 2.0))
+    # Of r dimensions, r of the b runs are new to the span: with r ≥ b the share is (b − 1)/2r, else 1 − (r + 1)/2b.
+    return p, (block - 1) / 2.0 / share if share < 0.5 else 2.0 * block * (1.0 - share) - 1.0
+
+
+def _span(samples: Sequence[Sample], level: float) -> list[Finding]:
+    """Noise of fewer dimensions than numbers, in each tensor and in all together."""
+    names = labels([one.name for one in samples])
+    tests = [(name, *span_p(one.values), one.squares.size) for name, one in zip(names, samples, strict=True)]
+    for name, one in zip(names, samples, strict=True):  # of a large tensor only some numbers are known in every run
+        if one.values.shape[1] < one.first.shape[1] and len(one.first) > 1:
+            sizes = np.sqrt(one.squares[: one.first.shape[1]] / one.runs)
+            tests.append((name, *_within(one.first.astype(np.float64), sizes), one.first.shape[1]))
+    if len(samples) > 1:
+        each = max(_PAIRED // len(samples), 1)
+        every = np.concatenate([one.values[:, :each] for one in samples], axis=1)
+        tests.append(("all tensors together", *span_p(every), every.shape[1]))
+    name, p, dimensions, numbers = min(tests, key=lambda one: one[1])
+    if p >= level / len(tests):
+        return []
+    text = f"The noise of {name} has about {max(dimensions, 1.0):.0f} dimensions, where {numbers} numbers need as many."
+    return [_finding(text, dimensions, f"{name}, {numbers} numbers", level / len(tests))]

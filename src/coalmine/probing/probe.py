@@ -26,6 +26,7 @@ from coalmine.probing import (
     later_steps,
     noise,
     sensitivity,
+    uniform_sums,
     units,
     unreached,
 )
@@ -33,6 +34,7 @@ from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.search import Influence, search
+from coalmine.probing.shifter import Shifter
 from coalmine.store import Store, results
 
 
@@ -151,12 +153,13 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     carriers.check_replayable(bench, base)
     reading = carriers.read(bench, base)
     noised, samples = noise.measure(bench, reading, runs=replays, level=level)
+    noised = _with_sums(bench, reading, noised, samples)
     noise.set_units(bench, reading, samples)
     influence = _searched(bench, reading, tries=tries, seed=seed)
     if not influence.tried:
         return [noised, edges.failing_rows(bench, reading, influence)]
     noised, samples = unreached.left_out(bench, reading, influence, noised, samples, level=level)
-    shifter = carriers.Shifter(bench, reading)
+    shifter = Shifter(bench, reading)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
     covering = coverage.measure(bench, reading, influence, shifter, samples, level=level, known=adding.findings)
@@ -177,6 +180,18 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         noise_multiplier=bench.subject.noise_multiplier,
         by_buffers=_by_buffers(bench, reading),
     )
+
+
+def _with_sums(
+    bench: Bench, reading: carriers.Reading, noised: Measurement, samples: list[noise.Sample]
+) -> Measurement:
+    """The noise, with what its tests are too weak to see where it cannot be silenced."""
+    if not reading.outside or any(one.fault == faults.NOT_NORMAL.name for one in noised.findings):
+        return noised
+    found = uniform_sums.finding(bench, reading, samples)
+    if found is None:
+        return noised
+    return dataclasses.replace(noised, findings=(*noised.findings, found), sentence=found.sentence)
 
 
 def _by_buffers(bench: Bench, reading: carriers.Reading) -> bool:

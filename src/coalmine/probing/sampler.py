@@ -123,6 +123,7 @@ def probe_draws(
             findings=tuple(finding for finding, name in findings if name == one.name),
             blind=_blind(one, counted, sample_rate, share) if promised == "poisson" else "",
             details={"number": one.number, "expected": one.expected, "p_value": one.p, "level": share, **one.details},
+            because=findings[0][0].fault if findings and one.name in failed else "",
         )
         for one in checks
     ]

@@ -17,8 +17,10 @@ from coalmine.probing.release import Observation
 
 _SMALLER, _LARGER, _FACTOR = 6, 28, 1.2
 """Sizes of one row: so many times smaller, until it is not clipped, then so many times larger, each by this factor."""
-
-
+_PATHS, _HALVES = 4, 15
+"""Pairs of rows between which others are tried, and how many of them."""
+_AT_BOUND, _BELOW = 1e-3, 0.99
+"""Of the clip norm: how close to it a clipped row comes, and how far a row that need not be clipped moves at most."""
 _TIE = 1e-5
 
 
@@ -149,6 +151,7 @@ def search(bench: Bench, reading: Reading, *, tries: int, seed: int = 0) -> Infl
         return found
     first = len(found.tried) + len(found.failed)
     _scan(bench, reading, found, values, add)
+    _halve(bench, reading, found, values, add, crafter)
     goals = [-1, *range(len(reading.carriers))]
     for turn in range(tries - first):
         # Every other turn climbs in total; the rest goes round the carriers, so that each layer has its row.
@@ -181,6 +184,45 @@ def _scan(
         for _ in range(_LARGER):
             size *= _FACTOR
             add(scaled(start, size), size)
+
+
+def _halve(
+    bench: Bench,
+    reading: Reading,
+    found: Influence,
+    values: list[list[Any]],
+    add: Callable[[Any, float], Tried],
+    crafter: Crafter,
+) -> None:
+    """Rows between one that is clipped and one that need not be, ever closer to where clipping begins.
+
+    A gradient's norm is continuous from one to the other. If it is clipped only from some norm beyond C on, then the
+    rows where it lies between are never halved away, however few they are.
+    """
+    bound = bench.subject.clip_norm if reading.absolute else found.best.total
+    clipped = [number for number, one in enumerate(found.tried) if abs(one.total - bound) <= _AT_BOUND * bound]
+    for candidate, size in crafter.confident():
+        if any(one.total < _BELOW * bound for one in found.tried):
+            break
+        add(candidate, size)
+    below = [number for number, one in enumerate(found.tried) if one.total < _BELOW * bound]
+    pairs = [(a, b) for b in below for a in clipped if crafter.between(values[a], values[b]) is not None]
+    # Each row that is not clipped once, with the clipped one of about its size.
+    chosen = {b: a for a, b in sorted(pairs, key=lambda pair: -_apart(found, *pair))}
+    for b, a in sorted(chosen.items(), key=lambda pair: _apart(found, *pair))[:_PATHS]:
+        inside, outside = values[b], values[a]
+        for _ in range(_HALVES):
+            middle = crafter.between(inside, outside)
+            assert middle is not None
+            one = add(middle, found.tried[a].size)
+            if one.shown or one.total > (1.0 + _AT_BOUND) * bound:
+                break
+            inside, outside = (inside, middle) if one.total >= (1.0 - _AT_BOUND) * bound else (middle, outside)
+
+
+def _apart(found: Influence, a: int, b: int) -> float:
+    """How far the sizes of two rows are from each other."""
+    return abs(float(np.log((found.tried[a].size + 1e-6) / (found.tried[b].size + 1e-6))))
 
 
 def scaled(values: Sequence[np.ndarray[Any, Any]], factor: float) -> list[np.ndarray[Any, Any]]:

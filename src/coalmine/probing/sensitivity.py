@@ -33,6 +33,8 @@ _AT_BOUND = 5e-3
 """Relative: how close to its bound a clipped layer is."""
 _FAR, _MORE_TRIES = 2.5, 120
 """A row that moves so many times too far was never clipped; so many more rows are tried to find one."""
+_MANY = 0.1
+"""The share of all rows that must end at a bound for it to be one."""
 _CAUSES = (faults.INTERACT.name, faults.MICROBATCH.name, faults.DIVISOR.name)
 
 
@@ -254,7 +256,11 @@ def _named(
         )
     # A row may have been tried twice; adding zero makes −0 and 0 the same.
     distinct = {tuple((part + 0).tobytes() for part in rows.numbers(one.row)): one.total for one in influence.tried}
-    plateau = np.mean(np.array(list(distinct.values())) > 0.99 * best.total) >= 0.1
+    totals = np.array(list(distinct.values()))
+    plateau = np.mean(totals > 0.99 * best.total) >= _MANY
+    if allowed is not None and np.mean(np.abs(totals - allowed) <= TOLERANCE * allowed) >= _MANY:
+        said += ", though many others end there: gradients of some norms are let through"
+        return faults.finding(faults.TOO_SENSITIVE, f"{said}.", number=number, allowed=limit, witness=witness)
     if allowed is None and plateau:
         return faults.finding(faults.NOISE_TOO_SMALL, f"{said}.", number=ratio, allowed=1.0, witness=witness)
     if not plateau:

@@ -13,7 +13,8 @@ belongs to which row, the step is recorded with two numbers of rows, and the sha
 
 The master recording holds one slot for each row, and ``slots`` names those that a batch is made of. So a row keeps its
 own mask whatever the other rows are, and a fixed draw is the same in every world. Noise is what is drawn from a normal
-distribution and is fixed; a normal draw for each row (as in a variational autoencoder) belongs to the model.
+distribution and is fixed; a normal draw for each row (as in a variational autoencoder) belongs to the model, unless
+``noise`` says that it is one.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ class _Play:
     slots: Sequence[int] | None = None
     shift: Mapping[Key, torch.Tensor] = dataclasses.field(default_factory=dict)
     force: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    heard: dict[Key, torch.Tensor] | None = None
     count: dict[Site, int] = dataclasses.field(default_factory=dict)
     units: dict[Site, int] = dataclasses.field(default_factory=dict)
 
@@ -186,10 +188,22 @@ class Tape:
 
     @contextlib.contextmanager
     def renew(
-        self, *, factor: float = 1.0, slots: Sequence[int] | None = None, force: Mapping[int, float] | None = None
+        self,
+        *,
+        factor: float = 1.0,
+        slots: Sequence[int] | None = None,
+        force: Mapping[int, float] | None = None,
+        heard: dict[Key, torch.Tensor] | None = None,
     ) -> Iterator[Tape]:
-        """Draw noise anew from the step's own generators (and scale it); play everything else as it was."""
-        with self._running(_Play("renew", factor=factor, slots=slots, force=force or {})):
+        """Draw noise anew from the step's own generators (and scale it); play everything else as it was.
+
+        Args:
+            factor: what noise is scaled by, about its mean.
+            slots: which recorded row each row of the batch is.
+            force: as for :meth:`replay`.
+            heard: is given every draw of noise, in standard deviations from its mean.
+        """
+        with self._running(_Play("renew", factor=factor, slots=slots, force=force or {}, heard=heard)):
             yield self
 
     @property
@@ -206,6 +220,10 @@ class Tape:
     def draw(self, key: Key) -> Draw:
         """One recorded draw."""
         return self._master[key[0]][key[1]]
+
+    def values(self, site: Site) -> list[torch.Tensor]:
+        """What was recorded at a call site."""
+        return [one.value for one in self._master[site]]
 
     def fixed_sites(self) -> list[Site]:
         """Every call site whose draws are replayed by value and do not grow with the rows."""
@@ -271,7 +289,10 @@ class Tape:
         if play.mode in ("record", "learn"):
             return self._keep(site, request, play.mode)
         if play.mode == "renew" and (self._is_noise(site) or self._is_seed(site)):
-            return _scaled(request.live(), request.normal, play.factor)
+            value = request.live()
+            if play.heard is not None and request.normal is not None:
+                play.heard[site, number] = _unit(value, *request.normal)
+            return _scaled(value, request.normal, play.factor)
         recorded = self._master.get(site, [])
         if not request.by_value:
             if number < len(recorded):
@@ -279,8 +300,12 @@ class Tape:
             self.unknown += 1
             return request.seeded(_seed(site, number))
         value = self._recall(site, number, request, play)
-        if request.normal is None or not self._is_noise(site) or number >= len(recorded):
+        if not self._is_noise(site):
             return value
+        if request.normal is None:
+            return _shifted(value, play.shift.get((site, number)))
+        if number >= len(recorded):
+            return _scaled(value, request.normal, play.factor)
         return self._noise(value, request, recorded[number], play, (site, number))
 
     def _keep(self, site: Site, request: Request, mode: str) -> Any:
@@ -302,11 +327,8 @@ class Tape:
             old_mean, old_std = was.normal
             if play.factor == 0.0 and not isinstance(mean, torch.Tensor):
                 return torch.full_like(value, mean)
-            spread = torch.as_tensor(old_std, dtype=value.dtype, device=value.device)
-            unit = torch.where(spread > 0, (value - old_mean) / torch.where(spread > 0, spread, 1.0), 0.0)
-            value = (mean + play.factor * std * unit).to(value.dtype)
-        shift = play.shift.get(key)
-        return value if shift is None else value + shift.to(value.dtype).reshape(value.shape)
+            value = (mean + play.factor * std * _unit(value, old_mean, old_std)).to(value.dtype)
+        return _shifted(value, play.shift.get(key))
 
     def _is_noise(self, site: Site) -> bool:
         if self.noise is not None:
@@ -449,6 +471,16 @@ def _equal(now: tuple[Any, Any] | None, then: tuple[Any, Any] | None) -> bool:
 
 def _same(a: Any, b: Any) -> bool:
     return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor) and bool(a == b)
+
+
+def _unit(value: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
+    """A draw in standard deviations from its mean."""
+    spread = torch.as_tensor(std, dtype=value.dtype, device=value.device)
+    return torch.where(spread > 0, (value - mean) / torch.where(spread > 0, spread, 1.0), 0.0)
+
+
+def _shifted(value: torch.Tensor, shift: torch.Tensor | None) -> torch.Tensor:
+    return value if shift is None else value + shift.to(value.dtype).reshape(value.shape)
 
 
 def _scaled(value: torch.Tensor, normal: tuple[Any, Any] | None, factor: float) -> torch.Tensor:

@@ -54,7 +54,11 @@ def measured(
         allowed=1.0,
         witness=f"one row moves the sum by {moving.details['largest']:.4g}, noise is ×{factor:.3g} in every tensor",
     )
-    return [_without(one, found if one is moving else None) for one in measurements]
+    left = [_without(one, found if one is moving else None) for one in measurements]
+    return [
+        dataclasses.replace(one, because=faults.UNIT.name) if before.findings and not one.findings else one
+        for before, one in zip(measurements, left, strict=True)
+    ]
 
 
 def _without(one: Measurement, more: Finding | None) -> Measurement:
@@ -75,8 +79,9 @@ def _factor(moving: Measurement, noised: Measurement) -> float | None:
     if abs(factor - 1.0) <= _APART or not any(one.fault in _EXPLAINED for one in (*moving.findings, *noised.findings)):
         return None
     runs = noised.details["runs"]
-    for row in tensors:
-        chance = _CHANCE / math.sqrt(2.0 * runs * row["numbers"])
-        if abs(row["ratio"] / factor - 1.0) > _CLOSE + chance:
-            return None
+    chances = [_CLOSE + _CHANCE / math.sqrt(2.0 * runs * row["numbers"]) for row in tensors]
+    if all(abs(row["ratio"] - 1.0) <= chance for row, chance in zip(tensors, chances, strict=True)):
+        return None  # the noise is as promised, so the unit is right
+    if any(abs(row["ratio"] / factor - 1.0) > chance for row, chance in zip(tensors, chances, strict=True)):
+        return None
     return factor

@@ -26,6 +26,7 @@ def _if_there(name: str) -> Any:
 
 numba_kernels = _if_there("cpu_kernels")
 triton_kernels = _if_there("kernels")
+stage_kernels = _if_there("stage_kernels")
 SWITCH = "COALMINE_COMPILED"
 """Environment variable: 0 leaves the work to torch even where numba is installed."""
 

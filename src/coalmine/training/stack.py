@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coalmine.errors import InvalidInputError
 from coalmine.roles import Iterate, View
-from coalmine.training import backends, compiled, networks, sampling
+from coalmine.training import backends, compiled, networks, sampling, stages
 from coalmine.training.batching import Table
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, GradientRows, StackState
 from coalmine.training.compiled import CompiledSums, CompiledTable
@@ -27,6 +27,7 @@ from coalmine.training.noise import ALL, make_noise
 from coalmine.training.optimizers import Update
 from coalmine.training.pair import PairedSums
 from coalmine.training.products import padded
+from coalmine.training.stages import StageSums, StageTable
 from coalmine.training.sums import AlikeSums, CanaryGradient, CanaryRows, CanaryTerm, NoSums, Sums, TiledSums, Vectors
 
 _CHECKS = 16
@@ -41,12 +42,17 @@ class StackResult:
     failures: dict[int, str]
 
 
-def make_table(job: Job) -> Table | CompiledTable | None:
+RowTable = Table | CompiledTable | StageTable
+
+
+def make_table(job: Job) -> RowTable | None:
     """The rows of a data set for every stack of a training, as the kernels want them that will do the work."""
     if not isinstance(job.neighbours.base, Dataset):
         return None
     if compiled.fits(job) and backends.compiled(device=job.device, dtype=job.dtype):
         return CompiledTable(job.neighbours)
+    if stages.fits(job):
+        return StageTable(job)
     return Table(
         job.neighbours,
         classes=job.network.classes,
@@ -65,7 +71,7 @@ class Stack:
         *,
         trials: NDArray[np.int64],
         worlds: NDArray[np.int64],
-        table: Table | CompiledTable | None,
+        table: RowTable | None,
         room: int = 0,
     ) -> None:
         """``room``: on a GPU, stacks are filled up to this many models, so that every stack has the same shapes."""
@@ -104,7 +110,7 @@ class Stack:
         elif isinstance(canary, GradientRows):
             self._canary = CanaryRows(job, vectors, canary)
 
-    def _make_sums(self, table: Table | CompiledTable | None) -> Sums:
+    def _make_sums(self, table: RowTable | None) -> Sums:
         """What sums up the clipped gradients of the rows that a step draws."""
         job, vectors, base = self._job, self._vectors, self._job.neighbours.base
         if isinstance(base, AlikeRows):
@@ -113,6 +119,8 @@ class Stack:
             return NoSums(vectors)
         if isinstance(table, CompiledTable):
             return CompiledSums(job, vectors, table)
+        if isinstance(table, StageTable):
+            return StageSums(job, vectors, table)
         if job.paired:
             return PairedSums(job, vectors, table, self._engine)
         # A large model's noise is added while its gradient is in the cache, unless the sum is to be seen without it.

@@ -15,17 +15,16 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
-from coalmine.training import backends, fused, networks
-from coalmine.training.batching import Table, width
+from coalmine.training import backends, fused, networks, stages
+from coalmine.training.batching import width
 from coalmine.training.canary import ExampleCanary, GradientCanary, GradientRows, Neighbours
-from coalmine.training.compiled import CompiledTable
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.job import Job
 from coalmine.training.layers import Embedding
 from coalmine.training.modules import FromModule, check_independence
 from coalmine.training.pair import check_pair
-from coalmine.training.stack import Stack, StackResult, make_table
+from coalmine.training.stack import RowTable, Stack, StackResult, make_table
 
 CPU_STACK = 16
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
@@ -136,7 +135,7 @@ def train(
 
 
 def _train_stack(
-    job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], table: Table | CompiledTable | None, size: int
+    job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], table: RowTable | None, size: int
 ) -> StackResult:
     """One stack; its memory is free again when this returns."""
     room = size if job.device.type == "cuda" else 0
@@ -232,6 +231,8 @@ def choose_stack(job: Job) -> int:
     >>> choose_stack(Job(networks.Mlp(784), Neighbours(base), config, "an example", torch.device("cpu")))
     16
     """
+    if stages.fits(job):
+        return stages.stack_size(job)
     most, budget = (CPU_STACK, 2**31) if job.device.type == "cpu" else (GPU_STACK, 2**33)
     floats = 8 * networks.parameter_count(job.network)
     if isinstance(job.neighbours.base, Dataset):

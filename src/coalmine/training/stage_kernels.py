@@ -3,7 +3,8 @@ arguments.
 
 A picture lies in memory place by place, CP channels each (its C channels, and zeros up to a round number), zeros of its
 padding included. The inputs of one place of the stage's output, its patch, are K = KH·KW·CP numbers, read where they
-lie. Capital names are compile-time constants. Every program works on one model alone, with tiles of a fixed shape.
+lie; the weights w come in the same order. Capital names are compile-time constants. Every program works on one model
+alone, with tiles of a fixed shape.
 """
 
 import triton
@@ -49,10 +50,10 @@ def slope(y, ACT: tl.constexpr):
 
 @triton.jit
 def forward(
-    x_ptr, index_ptr, count_ptr, label_ptr, p_ptr, stride, y_ptr,
-    GATHER: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
+    x_ptr, index_ptr, count_ptr, label_ptr, w_ptr, bias_ptr, stride, y_ptr,
+    GATHER: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr, CP: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OW: tl.constexpr, P: tl.constexpr,
-    O: tl.constexpr, OP: tl.constexpr, PLACE: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr,
+    O: tl.constexpr, OP: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr,
     EXACT: tl.constexpr, ROWS: tl.constexpr, KB: tl.constexpr,
 ):  # fmt: skip
     # Outputs of a stage, before pooling; for the last one (ACT = "softmax") the errors softmax − one-hot.
@@ -64,26 +65,23 @@ def forward(
     rows = start + tl.arange(0, ROWS)
     live = rows < used
     at = corner(x_ptr, index_ptr, m, rows // P, rows % P, live, LANES, GATHER, SIZE, OW, SH * W * CP, SW * CP)
-    p = p_ptr + m * stride + PLACE
     unit = tl.arange(0, OP)
     K: tl.constexpr = KH * KW * CP
+    w_at = w_ptr + m * (O * K)
     acc = tl.zeros((ROWS, OP), dtype=tl.float32)
     for k in range(0, K, KB):
         kk = k + tl.arange(0, KB)
-        c = kk % CP
         tap = kk // CP
         inside = live[:, None]
+        there = (unit < O)[None, :]
         if K % KB != 0:
             inside = inside & (kk < K)[None, :]
-        xs = tl.load(at[:, None] + ((tap // KW) * W * CP + (tap % KW) * CP + c)[None, :], mask=inside, other=0.0)
-        w = tl.load(
-            p + unit[None, :] * (C * KH * KW) + (c * (KH * KW) + tap)[:, None],
-            mask=(unit < O)[None, :] & ((c < C) & (kk < K))[:, None],
-            other=0.0,
-        )
+            there = there & (kk < K)[:, None]
+        xs = tl.load(at[:, None] + ((tap // KW) * W * CP + (tap % KW) * CP + kk % CP)[None, :], mask=inside, other=0.0)
+        w = tl.load(w_at + unit[None, :] * K + kk[:, None], mask=there, other=0.0)
         acc = product(xs, w, acc, EXACT)
     if BIAS:
-        acc += tl.load(p + O * C * KH * KW + unit, mask=unit < O, other=0.0)[None, :]
+        acc += tl.load(bias_ptr + m * stride + unit, mask=unit < O, other=0.0)[None, :]
     if ACT == "softmax":
         acc = tl.where((unit < O)[None, :], acc, -1e30)
         acc = tl.exp(acc - tl.max(acc, 1)[:, None])
@@ -161,9 +159,10 @@ def errors(
         a = i - n // PK
         b = j - n % PK
         inside = live & (a >= 0) & (b >= 0) & (a // PS < PH) & (b // PS < PW) & (a % PS == 0) & (b % PS == 0)
+        v = tl.load(d + ((a // PS) * W + b // PS) * CP, mask=inside, other=0.0)
         if (KIND == "max") & (PK > 1):
-            inside = inside & (tl.load(which + ((a // PS) * PW + b // PS) * O, mask=inside, other=-1) == n)
-        total += tl.load(d + ((a // PS) * W + b // PS) * CP, mask=inside, other=0.0)
+            v = tl.where(tl.load(which + ((a // PS) * PW + b // PS) * O, mask=inside, other=-1) == n, v, 0.0)
+        total += v
     if (KIND == "avg") & (PK > 1):
         total = total / (PK * PK)
     at = y_ptr + m * (LANES * OH * OW * O) + f
@@ -173,10 +172,10 @@ def errors(
 
 @triton.jit
 def back(
-    e_ptr, count_ptr, p_ptr, stride, d_ptr,
+    e_ptr, count_ptr, w_ptr, d_ptr,
     LANES: tl.constexpr, SIZE: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
     NP: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OH: tl.constexpr,
-    OW: tl.constexpr, O: tl.constexpr, PLACE: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, KB: tl.constexpr,
+    OW: tl.constexpr, O: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, KB: tl.constexpr,
 ):  # fmt: skip
     # Errors of a stage's picture. Places whose remainders by the strides agree are reached by the same places of the
     # kernel: for each such class of places this is one product, without a step that multiplies by zeros.
@@ -197,7 +196,7 @@ def back(
     example = rows // (WC * HC)
     live = (rows < used) & (first + SH * i < H) & (second + SW * j < W)
     e = e_ptr + m * (LANES * OH * OW * O) + example * (OH * OW * O)
-    p = p_ptr + m * stride + PLACE
+    w_at = w_ptr + m * (O * KH * KW * CP)
     channel = tl.arange(0, NP)
     K: tl.constexpr = TH * TW * O
     acc = tl.zeros((ROWS, NP), dtype=tl.float32)
@@ -215,7 +214,7 @@ def back(
         ki = first + SH * down
         kj = second + SW * right
         w = tl.load(
-            p + (o * (C * KH * KW) + ki * KW + kj)[:, None] + channel[None, :] * (KH * KW),
+            w_at + (((o * KH + ki) * KW + kj) * CP)[:, None] + channel[None, :],
             mask=((kk < K) & (ki < KH) & (kj < KW))[:, None] & (channel < C)[None, :],
             other=0.0,
         )
@@ -232,13 +231,13 @@ def example_gradient(
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OW: tl.constexpr, P: tl.constexpr,
     O: tl.constexpr, OP: tl.constexpr, EXACT: tl.constexpr, PB: tl.constexpr, KB: tl.constexpr,
 ):  # fmt: skip
-    # Σ_places e·aᵀ of one example for the inputs kk of a patch, [OP, KB], and Σ_places e.
+    # Σ_places e·aᵀ of one example for the inputs kk of a patch, [OP, KB], and Σ_places e, not yet added up.
     unit = tl.arange(0, OP)
     K: tl.constexpr = KH * KW * CP
     tap = kk // CP
     offset = (tap // KW) * W * CP + (tap % KW) * CP + kk % CP
     acc = tl.zeros((OP, KB), dtype=tl.float32)
-    bias = tl.zeros((OP,), dtype=tl.float32)
+    total = tl.zeros((OP, PB), dtype=tl.float32)
     at = corner(x_ptr, index_ptr, m, example, 0, True, LANES, GATHER, SIZE, OW, 0, 0)
     e_at = e_ptr + m * (LANES * P * O) + example * (P * O)
     for q in range(0, P, PB):
@@ -251,8 +250,8 @@ def example_gradient(
         patch = (place // OW) * (SH * W * CP) + (place % OW) * (SW * CP)
         xs = tl.load(at + patch[:, None] + offset[None, :], mask=inside, other=0.0)
         acc = product(e, xs, acc, EXACT)
-        bias += tl.sum(e, 1)
-    return acc, bias
+        total += e
+    return acc, total
 
 
 @triton.jit
@@ -269,16 +268,18 @@ def norms_of_places(
     if example >= tl.load(count_ptr + m):
         return
     K: tl.constexpr = KH * KW * CP
-    squares = tl.zeros((OP,), dtype=tl.float32)
+    squares = tl.zeros((OP, KB), dtype=tl.float32)
+    errors = tl.zeros((OP, PB), dtype=tl.float32)
     for k in range(0, K, KB):
-        acc, bias = example_gradient(
+        acc, errors = example_gradient(
             x_ptr, index_ptr, e_ptr, m, example, k + tl.arange(0, KB),
             GATHER, LANES, SIZE, W, CP, KH, KW, SH, SW, OW, P, O, OP, EXACT, PB, KB,
         )  # fmt: skip
-        squares += tl.sum(acc * acc, 1)
-        if BIAS:
-            squares += tl.where(k == 0, bias * bias, 0.0)
-    total = tl.sum(squares, 0)
+        squares += acc * acc
+    total = tl.sum(tl.sum(squares, 1), 0)
+    if BIAS:
+        bias = tl.sum(errors, 1)
+        total += tl.sum(bias * bias, 0)
     to = norms_ptr + m * LANES + example
     if ADD:
         total += tl.load(to)
@@ -339,7 +340,7 @@ def sums(
     unit = tl.arange(0, OP)
     K: tl.constexpr = KH * KW * CP
     acc = tl.zeros((OP, KB), dtype=tl.float32)
-    bias = tl.zeros((OP,), dtype=tl.float32)
+    errors = tl.zeros((OP, PB), dtype=tl.float32)
     if P > 1:
         # The factor comes after the product, so that what is added is exactly what the norm was taken of.
         for example in range(begin, end):
@@ -349,7 +350,7 @@ def sums(
                 GATHER, LANES, SIZE, W, CP, KH, KW, SH, SW, OW, P, O, OP, EXACT, PB, KB,
             )  # fmt: skip
             acc += factor * g
-            bias += factor * b
+            errors += factor * b
     else:
         for r in range(begin, end, PB):
             rows = r + tl.arange(0, PB)
@@ -365,13 +366,13 @@ def sums(
             )
             e = e * factor[None, :]
             acc = product(e, xs, acc, EXACT)
-            bias += tl.sum(e, 1)
+            errors += e
     out = out_ptr + (part * tl.num_programs(2) + m) * stride + PLACE
     c = kk % CP
     to = out + unit[:, None] * (C * KH * KW) + (c * (KH * KW) + kk // CP)[None, :]
     tl.store(to, acc, mask=(unit < O)[:, None] & ((c < C) & (kk < K))[None, :])
     if BIAS and tl.program_id(0) == 0:
-        tl.store(out + O * C * KH * KW + unit, bias, mask=unit < O)
+        tl.store(out + O * C * KH * KW + unit, tl.sum(errors, 1), mask=unit < O)
 
 
 @triton.jit

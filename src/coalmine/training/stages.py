@@ -251,6 +251,10 @@ class StageSums:
             for stage in chain
         ]
         self._norms = room()
+        self._weights = [
+            torch.zeros((models, stage.outputs, *stage.kernel, stage.room), dtype=torch.float32, device=device)
+            for stage in chain
+        ]
         size = vectors.parameters.shape[1]
         self._parts = torch.zeros((_PARTS, models, padded(size)), dtype=torch.float32, device=device)
 
@@ -283,12 +287,16 @@ class StageSums:
         parameters, stride, exact = vectors.parameters, vectors.parameters.stride(0), self._exact
         last = len(chain) - 1
         for i, stage in enumerate(chain):
+            inputs, shape = stage.channels * math.prod(stage.kernel), (stage.channels, *stage.kernel)
+            weights = parameters[:, stage.place : stage.place + stage.outputs * inputs].unflatten(1, (-1, *shape))
+            self._weights[i][..., : stage.channels].copy_(weights.movedim(2, -1))
             tiles = _tiles(stage)
-            rows = tiles.rows
+            rows = tiles.forward["ROWS"]
             kernels.forward[(-(-lanes * stage.places // rows), models)](
-                *(self._x[i], index, count, table.labels, parameters, stride, self._y[i]),
-                **self._patch(i), C=stage.channels, PLACE=stage.place, BIAS=stage.bias, ROWS=rows, KB=tiles.inputs,
-                ACT="softmax" if i == last else stage.activation, EXACT=exact, num_warps=4,
+                *(self._x[i], index, count, table.labels, self._weights[i]),
+                *(parameters[:, stage.place + stage.outputs * inputs :], stride, self._y[i]),
+                **self._patch(i), BIAS=stage.bias, ACT="softmax" if i == last else stage.activation, EXACT=exact,
+                **tiles.forward,
             )  # fmt: skip
             if i < last:
                 block = 1024
@@ -311,28 +319,27 @@ class StageSums:
                 )  # fmt: skip
             else:
                 kernels.norms_of_places[(lanes, models)](
-                    *given, **self._patch(i), BIAS=stage.bias, ADD=i < last, EXACT=exact, PB=tiles.places,
-                    KB=tiles.inputs, num_warps=4,
+                    *given, **self._patch(i), BIAS=stage.bias, ADD=i < last, EXACT=exact, **tiles.norms
                 )  # fmt: skip
             if i > 0:
-                rows = 64
+                rows = tiles.back["ROWS"]
                 (down, right), (high, wide) = stage.stride, (stage.high, stage.wide)
                 classes = min(down, high) * min(right, wide)
                 used = -(-high // down) * -(-wide // right)
                 kernels.back[(-(-lanes * used // rows), classes, models)](
-                    *(self._y[i], count, parameters, stride, self._d[i]), LANES=lanes, SIZE=stage.size, H=high, W=wide,
+                    *(self._y[i], count, self._weights[i], self._d[i]), LANES=lanes, SIZE=stage.size, H=high, W=wide,
                     C=stage.channels, CP=stage.room, NP=_power(stage.channels), KH=stage.kernel[0], KW=stage.kernel[1],
-                    SH=down, SW=right, OH=stage.output[0], OW=stage.output[1], O=stage.outputs, PLACE=stage.place,
-                    EXACT=exact, ROWS=rows, KB=32, num_warps=4,
+                    SH=down, SW=right, OH=stage.output[0], OW=stage.output[1], O=stage.outputs,
+                    EXACT=exact, **tiles.back,
                 )  # fmt: skip
         for i, stage in enumerate(chain):
             tiles = _tiles(stage)
             inputs = stage.room * math.prod(stage.kernel)
-            kernels.sums[(-(-inputs // tiles.inputs), _PARTS, models)](
+            kernels.sums[(-(-inputs // tiles.sums["KB"]), _PARTS, models)](
                 *(self._x[i], index, count, self._y[i], self._norms, self._clip),
                 *(self._parts, self._parts.stride(1)),
                 **self._patch(i), C=stage.channels, PLACE=stage.place, BIAS=stage.bias, PARTS=_PARTS, EXACT=exact,
-                PB=tiles.places, KB=tiles.inputs, num_warps=4,
+                **tiles.sums,
             )  # fmt: skip
         gradient, block = vectors.gradient, 1024
         kernels.collect[(-(-gradient.shape[1] // block), models)](
@@ -367,19 +374,28 @@ _PARTS = 4
 
 @dataclasses.dataclass(frozen=True)
 class Tiles:
-    """Sizes of a stage's tiles, measured on an H200. They fix the order of sums, so they belong to the result."""
+    """Tiles of a stage's kernels, measured on an H200. They fix the order of sums, so they belong to the result."""
 
-    rows: int
     outputs: int
-    inputs: int
-    places: int
+    forward: dict[str, int]
+    norms: dict[str, int]
+    back: dict[str, int]
+    sums: dict[str, int]
 
 
 def _tiles(stage: Stage) -> Tiles:
     """The tiles of a stage."""
-    inputs = stage.room * math.prod(stage.kernel)
+    inputs = min(64, _power(stage.room * math.prod(stage.kernel)))
     places = 64 if stage.places == 1 or stage.places > 64 else (32 if stage.places > 16 else 16)
-    return Tiles(128 if stage.places > 1 else 64, _power(stage.outputs), min(64, _power(inputs)), places)
+    rows = 128 if stage.places > 1 else 64
+    gradient = {"PB": places, "KB": inputs, "num_warps": 4, "num_stages": 2}
+    return Tiles(
+        outputs=_power(stage.outputs),
+        forward={"ROWS": rows, "KB": inputs, "num_warps": 4, "num_stages": 2},
+        norms=gradient,
+        back={"ROWS": 64, "KB": 32, "num_warps": 4, "num_stages": 2},
+        sums=gradient,
+    )
 
 
 def _power(n: int) -> int:

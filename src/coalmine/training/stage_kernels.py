@@ -3,8 +3,9 @@ arguments.
 
 A picture lies in memory place by place, CP channels each (its C channels, and zeros up to a round number), zeros of its
 padding included. The inputs of one place of the stage's output, its patch, are K = KH·KW·CP numbers, read where they
-lie; the weights w come in the same order. Capital names are compile-time constants. Every program works on one model
-alone, with tiles of a fixed shape.
+lie. ``pack`` puts the weights w, [O, K], into the same order, with the biases after them, and ``collect`` puts sums of
+gradients back into the order of the parameter vector. Capital names are compile-time constants. Every program works on
+one model alone, with tiles of a fixed shape.
 """
 
 import triton
@@ -50,7 +51,7 @@ def slope(y, ACT: tl.constexpr):
 
 @triton.jit
 def forward(
-    x_ptr, index_ptr, count_ptr, label_ptr, w_ptr, bias_ptr, stride, y_ptr,
+    x_ptr, index_ptr, count_ptr, label_ptr, w_ptr, y_ptr,
     GATHER: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr, CP: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OW: tl.constexpr, P: tl.constexpr,
     O: tl.constexpr, OP: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr,
@@ -67,7 +68,7 @@ def forward(
     at = corner(x_ptr, index_ptr, m, rows // P, rows % P, live, LANES, GATHER, SIZE, OW, SH * W * CP, SW * CP)
     unit = tl.arange(0, OP)
     K: tl.constexpr = KH * KW * CP
-    w_at = w_ptr + m * (O * K)
+    w_at = w_ptr + m * (O * (K + 1))
     acc = tl.zeros((ROWS, OP), dtype=tl.float32)
     for k in range(0, K, KB):
         kk = k + tl.arange(0, KB)
@@ -81,7 +82,7 @@ def forward(
         w = tl.load(w_at + unit[None, :] * K + kk[:, None], mask=there, other=0.0)
         acc = product(xs, w, acc, EXACT)
     if BIAS:
-        acc += tl.load(bias_ptr + m * stride + unit, mask=unit < O, other=0.0)[None, :]
+        acc += tl.load(w_at + O * K + unit, mask=unit < O, other=0.0)[None, :]
     if ACT == "softmax":
         acc = tl.where((unit < O)[None, :], acc, -1e30)
         acc = tl.exp(acc - tl.max(acc, 1)[:, None])
@@ -97,11 +98,12 @@ def forward(
 @triton.jit
 def pool(
     y_ptr, count_ptr, x_ptr, which_ptr,
-    LANES: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr, KIND: tl.constexpr, PK: tl.constexpr,
-    PS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr, CP: tl.constexpr,
-    TOP: tl.constexpr, LEFT: tl.constexpr, BLOCK: tl.constexpr,
+    LANES: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, O: tl.constexpr, ACT: tl.constexpr, KIND: tl.constexpr,
+    PK: tl.constexpr, PS: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr,
+    CP: tl.constexpr, TOP: tl.constexpr, LEFT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    # Outputs, pooled, into the next stage's picture; which place of a window was its (first) maximum.
+    # Outputs, pooled, into the next stage's picture; which place of a window was its (first) maximum. No error comes
+    # back through a rectifier that is shut: then it is none, and going back need not look at the outputs again.
     m = tl.program_id(1).to(tl.int64)
     used = tl.load(count_ptr + m) * (PH * PW * O)
     start = tl.program_id(0) * BLOCK
@@ -125,6 +127,8 @@ def pool(
             else:
                 best += v
         if KIND == "max":
+            if ACT == "relu":
+                which = tl.where(best > 0.0, which, -1).to(tl.int8)
             tl.store(which_ptr + m * (LANES * PH * PW * O) + f, which, mask=live)
         else:
             best = best / (PK * PK)
@@ -166,8 +170,9 @@ def errors(
     if (KIND == "avg") & (PK > 1):
         total = total / (PK * PK)
     at = y_ptr + m * (LANES * OH * OW * O) + f
-    y = tl.load(at, mask=live, other=0.0)
-    tl.store(at, total * slope(y, ACT), mask=live)
+    if not ((KIND == "max") & (PK > 1) & (ACT == "relu")):
+        total = total * slope(tl.load(at, mask=live, other=0.0), ACT)
+    tl.store(at, total, mask=live)
 
 
 @triton.jit
@@ -196,26 +201,26 @@ def back(
     example = rows // (WC * HC)
     live = (rows < used) & (first + SH * i < H) & (second + SW * j < W)
     e = e_ptr + m * (LANES * OH * OW * O) + example * (OH * OW * O)
-    w_at = w_ptr + m * (O * KH * KW * CP)
+    w_at = w_ptr + m * (O * (KH * KW * CP + 1))
     channel = tl.arange(0, NP)
-    K: tl.constexpr = TH * TW * O
+    BLOCKS: tl.constexpr = (O + KB - 1) // KB
     acc = tl.zeros((ROWS, NP), dtype=tl.float32)
-    for k in range(0, K, KB):
-        kk = k + tl.arange(0, KB)
-        o = kk % O
-        down = kk // O // TW
-        right = kk // O % TW
-        a = i[:, None] - down[None, :]
-        b = j[:, None] - right[None, :]
-        inside = live[:, None] & (a >= 0) & (a < OH) & (b >= 0) & (b < OW)
-        if K % KB != 0:
-            inside = inside & (kk < K)[None, :]
-        es = tl.load(e[:, None] + (a * OW + b) * O + o[None, :], mask=inside, other=0.0)
+    for k in range(0, TH * TW * BLOCKS):
+        o = k % BLOCKS * KB + tl.arange(0, KB)
+        down = k // BLOCKS // TW
+        right = k // BLOCKS % TW
+        a = i - down
+        b = j - right
+        inside = live & (a >= 0) & (a < OH) & (b >= 0) & (b < OW)
         ki = first + SH * down
         kj = second + SW * right
+        there = (o < O) & (ki < KH) & (kj < KW)
+        es = tl.load(
+            e[:, None] + ((a * OW + b) * O)[:, None] + o[None, :], mask=inside[:, None] & (o < O)[None, :], other=0.0
+        )
         w = tl.load(
             w_at + (((o * KH + ki) * KW + kj) * CP)[:, None] + channel[None, :],
-            mask=((kk < K) & (ki < KH) & (kj < KW))[:, None] & (channel < C)[None, :],
+            mask=there[:, None] & (channel < C)[None, :],
             other=0.0,
         )
         acc = product(es, w, acc, EXACT)
@@ -323,11 +328,10 @@ def norms_of_one(
 
 @triton.jit
 def sums(
-    x_ptr, index_ptr, count_ptr, e_ptr, norms_ptr, clip, out_ptr, stride,
-    GATHER: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
+    x_ptr, index_ptr, count_ptr, e_ptr, norms_ptr, clip, out_ptr,
+    GATHER: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr, CP: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OW: tl.constexpr, P: tl.constexpr,
-    O: tl.constexpr, OP: tl.constexpr, PLACE: tl.constexpr, BIAS: tl.constexpr, PARTS: tl.constexpr,
-    EXACT: tl.constexpr, PB: tl.constexpr, KB: tl.constexpr,
+    O: tl.constexpr, OP: tl.constexpr, PARTS: tl.constexpr, EXACT: tl.constexpr, PB: tl.constexpr, KB: tl.constexpr,
 ):  # fmt: skip
     # Sum of the clipped gradients of one part of the batch, for one block of a patch's inputs.
     m = tl.program_id(2).to(tl.int64)
@@ -367,27 +371,36 @@ def sums(
             e = e * factor[None, :]
             acc = product(e, xs, acc, EXACT)
             errors += e
-    out = out_ptr + (part * tl.num_programs(2) + m) * stride + PLACE
-    c = kk % CP
-    to = out + unit[:, None] * (C * KH * KW) + (c * (KH * KW) + kk // CP)[None, :]
-    tl.store(to, acc, mask=(unit < O)[:, None] & ((c < C) & (kk < K))[None, :])
-    if BIAS and tl.program_id(0) == 0:
-        tl.store(out + O * C * KH * KW + unit, tl.sum(errors, 1), mask=unit < O)
+    out = out_ptr + (m * PARTS + part) * (O * (K + 1))
+    tl.store(out + unit[:, None] * K + kk[None, :], acc, mask=(unit < O)[:, None] & (kk < K)[None, :])
+    if tl.program_id(0) == 0:
+        tl.store(out + O * K + unit, tl.sum(errors, 1), mask=unit < O)
+
+
+@triton.jit
+def pack(p_ptr, stride, order_ptr, w_ptr, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    # Weights in the order of a patch; zeros where there is no weight.
+    m = tl.program_id(1).to(tl.int64)
+    f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    order = tl.load(order_ptr + f, mask=f < SIZE, other=-1)
+    tl.store(w_ptr + m * SIZE + f, tl.load(p_ptr + m * stride + order, mask=order >= 0, other=0.0), mask=f < SIZE)
 
 
 @triton.jit
 def collect(
-    parts_ptr, part_stride, g_ptr, g_stride, size, scale, PARTS: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr
-):
-    # The parts of a batch, added up in their order and scaled.
+    parts_ptr, order_ptr, g_ptr, stride, scale,
+    SIZE: tl.constexpr, PARTS: tl.constexpr, ADD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # The parts of a batch, added up in their order, scaled and put in their places.
     m = tl.program_id(1).to(tl.int64)
     f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    live = f < size
+    order = tl.load(order_ptr + f, mask=f < SIZE, other=-1)
+    there = order >= 0
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     for part in tl.static_range(0, PARTS):
-        total += tl.load(parts_ptr + (part * tl.num_programs(1) + m) * part_stride + f, mask=live, other=0.0)
+        total += tl.load(parts_ptr + (m * PARTS + part) * SIZE + f, mask=there, other=0.0)
     total = total * scale
-    to = g_ptr + m * g_stride + f
+    to = g_ptr + m * stride + order
     if ADD:
-        total += tl.load(to, mask=live, other=0.0)
-    tl.store(to, total, mask=live)
+        total += tl.load(to, mask=there, other=0.0)
+    tl.store(to, total, mask=there)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from coalmine.records import Sampling
@@ -31,7 +32,6 @@ from coalmine.training.data import Dataset
 from coalmine.training.job import Job
 from coalmine.training.layers import Activation, Flatten, Linear
 from coalmine.training.networks import Network
-from coalmine.training.products import padded
 from coalmine.training.sums import ChosenRows, Vectors
 
 MOST_OUTPUTS = 128
@@ -59,6 +59,8 @@ class Stage:
     activation: str = "none"
     pooling: tuple[str, int, int] = ("max", 1, 1)
     """Kind, side of the window, stride."""
+    folds: tuple[int, int] = (1, 1)
+    """How many rows and columns of the picture became channels."""
 
     @property
     def room(self) -> int:
@@ -95,6 +97,53 @@ class Stage:
     def parameters(self) -> int:
         """How many it has."""
         return self.outputs * (self.channels * math.prod(self.kernel) + self.bias)
+
+    @property
+    def packed(self) -> int:
+        """Numbers that its weights and biases take in the order of a patch."""
+        return self.outputs * (self.room * math.prod(self.kernel) + 1)
+
+    def folded(self) -> Stage:
+        """The same stage with stride 1: the rows and columns that a stride steps over become channels.
+
+        A patch then lies in fewer and longer pieces. It is for the first stage, whose pictures are laid out once.
+        """
+        if self.stride == (1, 1) or self.places == 1:
+            return self
+        down, right = self.stride
+        kernel = (-(-self.kernel[0] // down), -(-self.kernel[1] // right))
+        sides = (self.output[0] + kernel[0] - 1, self.output[1] + kernel[1] - 1)
+        return dataclasses.replace(
+            self, channels=self.channels * down * right, high=sides[0], wide=sides[1], kernel=kernel, stride=(1, 1),
+            folds=self.stride,
+        )  # fmt: skip
+
+    def laid_out(self, pictures: Tensor) -> Tensor:
+        """Pictures ``[B, channels, high, wide]``, as the stage's kernels take them: ``[B, size]``."""
+        (down, right), (top, left) = self.folds, self.before
+        channels = self.channels // (down * right)
+        high, wide = self.high * down, self.wide * right
+        around = torch.nn.functional.pad(
+            pictures, (left, wide - left - pictures.shape[3], top, high - top - pictures.shape[2])
+        )
+        cut = around.view(-1, channels, self.high, down, self.wide, right).permute(0, 2, 4, 3, 5, 1)
+        out = pictures.new_zeros((len(pictures), self.high, self.wide, self.room))
+        out[..., : self.channels] = cut.flatten(3)
+        return out.flatten(1)
+
+    def order(self, given: Stage) -> NDArray[np.int32]:
+        """For each packed number its place in the parameter vector, −1 for none; ``given``: the stage unfolded."""
+        (down, right), (high, wide) = self.folds, self.kernel
+        numbers = np.arange(given.parameters - given.outputs * given.bias).reshape(
+            given.outputs, given.channels, *given.kernel
+        )
+        full = np.full((given.outputs, given.channels, high * down, wide * right), -1)
+        full[:, :, : given.kernel[0], : given.kernel[1]] = numbers + given.place
+        cut = full.reshape(given.outputs, given.channels, high, down, wide, right).transpose(0, 2, 4, 3, 5, 1)
+        order = np.full((given.outputs, high, wide, self.room), -1)
+        order[..., : self.channels] = cut.reshape(given.outputs, high, wide, -1)
+        biases = np.arange(given.outputs) + given.place + numbers.size if given.bias else np.full(given.outputs, -1)
+        return np.concatenate([order.ravel(), biases]).astype(np.int32)
 
 
 def stages(network: Network) -> tuple[Stage, ...] | None:
@@ -174,7 +223,11 @@ class StageTable:
     def __init__(self, job: Job) -> None:
         chain = stages(job.network)
         assert chain is not None
-        self.stages, first = chain, chain[0]
+        first = chain[0].folded()
+        self.stages = (first, *chain[1:])
+        self.orders = [
+            torch.from_numpy(stage.order(given)).to(job.device) for stage, given in zip(self.stages, chain, strict=True)
+        ]
         x, labels = job.neighbours.all_rows()
         self.rows = job.rows
         self.copies = job.neighbours.copies if isinstance(job.neighbours.canary, AdaptiveExample) else 0
@@ -188,12 +241,7 @@ class StageTable:
 
     def put(self, rows: slice, x: Tensor, labels: Tensor) -> None:
         """Write these rows, flat as torch has them, and their labels."""
-        first = self.stages[0]
-        top, left = first.before
-        channels, high, wide = self._shape
-        pictures = self.x[rows].view(-1, first.high, first.wide, first.room)
-        inside = pictures[:, top : top + high, left : left + wide, :channels]
-        inside.copy_(x.reshape(-1, *self._shape).permute(0, 2, 3, 1))
+        self.x[rows] = self.stages[0].laid_out(x.reshape(-1, *self._shape))
         self.labels[rows] = labels.to(self.labels)
 
 
@@ -251,12 +299,11 @@ class StageSums:
             for stage in chain
         ]
         self._norms = room()
-        self._weights = [
-            torch.zeros((models, stage.outputs, *stage.kernel, stage.room), dtype=torch.float32, device=device)
+        self._weights = [torch.zeros((models, stage.packed), dtype=torch.float32, device=device) for stage in chain]
+        self._parts = [
+            torch.zeros((models, _tiles(stage).parts, stage.packed), dtype=torch.float32, device=device)
             for stage in chain
         ]
-        size = vectors.parameters.shape[1]
-        self._parts = torch.zeros((_PARTS, models, padded(size)), dtype=torch.float32, device=device)
 
     def __call__(self, drawn: list[Any], state: StackState) -> None:
         """The drawn rows' clipped gradients over the expected batch size."""
@@ -287,14 +334,12 @@ class StageSums:
         parameters, stride, exact = vectors.parameters, vectors.parameters.stride(0), self._exact
         last = len(chain) - 1
         for i, stage in enumerate(chain):
-            inputs, shape = stage.channels * math.prod(stage.kernel), (stage.channels, *stage.kernel)
-            weights = parameters[:, stage.place : stage.place + stage.outputs * inputs].unflatten(1, (-1, *shape))
-            self._weights[i][..., : stage.channels].copy_(weights.movedim(2, -1))
-            tiles = _tiles(stage)
-            rows = tiles.forward["ROWS"]
-            kernels.forward[(-(-lanes * stage.places // rows), models)](
-                *(self._x[i], index, count, table.labels, self._weights[i]),
-                *(parameters[:, stage.place + stage.outputs * inputs :], stride, self._y[i]),
+            tiles, block = _tiles(stage), 1024
+            kernels.pack[(-(-stage.packed // block), models)](
+                parameters, stride, table.orders[i], self._weights[i], SIZE=stage.packed, BLOCK=block
+            )
+            kernels.forward[(-(-lanes * stage.places // tiles.forward["ROWS"]), models)](
+                *(self._x[i], index, count, table.labels, self._weights[i], self._y[i]),
                 **self._patch(i), BIAS=stage.bias, ACT="softmax" if i == last else stage.activation, EXACT=exact,
                 **tiles.forward,
             )  # fmt: skip
@@ -308,8 +353,7 @@ class StageSums:
             if i < last:
                 block = 1024
                 kernels.errors[(-(-lanes * stage.places * stage.outputs // block), models)](
-                    self._y[i], count, self._d[i + 1], self._which[i], **self._pool(i), ACT=stage.activation,
-                    BLOCK=block,
+                    self._y[i], count, self._d[i + 1], self._which[i], **self._pool(i), BLOCK=block
                 )  # fmt: skip
             given = (self._x[i], index, count, self._y[i], self._norms)
             if stage.places == 1:
@@ -332,20 +376,18 @@ class StageSums:
                     SH=down, SW=right, OH=stage.output[0], OW=stage.output[1], O=stage.outputs,
                     EXACT=exact, **tiles.back,
                 )  # fmt: skip
+        gradient = vectors.gradient
         for i, stage in enumerate(chain):
-            tiles = _tiles(stage)
+            tiles, block = _tiles(stage), 1024
             inputs = stage.room * math.prod(stage.kernel)
-            kernels.sums[(-(-inputs // tiles.sums["KB"]), _PARTS, models)](
-                *(self._x[i], index, count, self._y[i], self._norms, self._clip),
-                *(self._parts, self._parts.stride(1)),
-                **self._patch(i), C=stage.channels, PLACE=stage.place, BIAS=stage.bias, PARTS=_PARTS, EXACT=exact,
-                **tiles.sums,
+            kernels.sums[(-(-inputs // tiles.sums["KB"]), tiles.parts, models)](
+                *(self._x[i], index, count, self._y[i], self._norms, self._clip, self._parts[i]),
+                **self._patch(i), PARTS=tiles.parts, EXACT=exact, **tiles.sums,
             )  # fmt: skip
-        gradient, block = vectors.gradient, 1024
-        kernels.collect[(-(-gradient.shape[1] // block), models)](
-            *(self._parts, self._parts.stride(1), gradient, gradient.stride(0), gradient.shape[1], self._scale),
-            PARTS=_PARTS, ADD=add, BLOCK=block,
-        )  # fmt: skip
+            kernels.collect[(-(-stage.packed // block), models)](
+                *(self._parts[i], table.orders[i], gradient, gradient.stride(0), self._scale),
+                SIZE=stage.packed, PARTS=tiles.parts, ADD=add, BLOCK=block,
+            )  # fmt: skip
 
     def _patch(self, i: int) -> dict[str, Any]:
         """How the patches of a stage lie."""
@@ -362,14 +404,11 @@ class StageSums:
         stage, after = self._stages[i], self._stages[i + 1]
         kind, window, step = stage.pooling
         return {
-            "LANES": self._lanes, "OH": stage.output[0], "OW": stage.output[1], "O": stage.outputs, "KIND": kind,
+            "LANES": self._lanes, "OH": stage.output[0], "OW": stage.output[1], "O": stage.outputs,
+            "ACT": stage.activation, "KIND": kind,
             "PK": window, "PS": step, "PH": stage.pooled[0], "PW": stage.pooled[1], "SIZE": after.size,
             "W": after.wide, "CP": after.room, "TOP": after.before[0], "LEFT": after.before[1],
         }  # fmt: skip
-
-
-_PARTS = 4
-"""A batch is added up in so many parts, to keep the whole device busy. It fixes the order of sums."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -381,21 +420,26 @@ class Tiles:
     norms: dict[str, int]
     back: dict[str, int]
     sums: dict[str, int]
+    parts: int
+    """A batch is added up in so many parts, to keep the whole device busy."""
 
 
 def _tiles(stage: Stage) -> Tiles:
     """The tiles of a stage."""
-    inputs = min(64, _power(stage.room * math.prod(stage.kernel)))
-    places = 64 if stage.places == 1 or stage.places > 64 else (32 if stage.places > 16 else 16)
-    rows = 128 if stage.places > 1 else 64
-    gradient = {"PB": places, "KB": inputs, "num_warps": 4, "num_stages": 2}
-    return Tiles(
-        outputs=_power(stage.outputs),
-        forward={"ROWS": rows, "KB": inputs, "num_warps": 4, "num_stages": 2},
-        norms=gradient,
-        back={"ROWS": 64, "KB": 32, "num_warps": 4, "num_stages": 2},
-        sums=gradient,
-    )
+    inputs, outputs = _power(stage.room * math.prod(stage.kernel)), _power(stage.outputs)
+    norms = {"PB": 32 if stage.places > 16 else 16, "KB": min(64, inputs), "num_warps": 1, "num_stages": 2}
+    forward = {"ROWS": 128, "KB": min(32, inputs), "num_warps": 4, "num_stages": 2}
+    back = {"ROWS": 128, "KB": min(32, outputs), "num_warps": 4, "num_stages": 2}
+    if stage.places == 1:
+        return Tiles(
+            outputs,
+            forward={"ROWS": 64, "KB": min(64, inputs), "num_warps": 4, "num_stages": 2},
+            norms=norms,
+            back={**back, "ROWS": 64},
+            sums={"PB": 64, "KB": min(64, inputs), "num_warps": 4, "num_stages": 2},
+            parts=1,
+        )
+    return Tiles(outputs, forward, norms, back, sums={**norms, "num_warps": 2}, parts=16 if stage.places > 64 else 8)
 
 
 def _power(n: int) -> int:

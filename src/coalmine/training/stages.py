@@ -285,6 +285,7 @@ class StageSums:
         self._lanes, self._scale = lanes(job), 1.0 / job.batch
         self._clip = job.config.kernel_clip("cuda")
         self._exact = {"float32": "tf32x3"}.get(job.config.products, job.config.products)
+        self._tiles = [_tiles(stage, exact=self._exact == "tf32x3") for stage in table.stages]
         self._drawn: list[_Drawn] = []
 
         def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -301,8 +302,8 @@ class StageSums:
         self._norms = room()
         self._weights = [torch.zeros((models, stage.packed), dtype=torch.float32, device=device) for stage in chain]
         self._parts = [
-            torch.zeros((models, _tiles(stage).parts, stage.packed), dtype=torch.float32, device=device)
-            for stage in chain
+            torch.zeros((models, tiles.parts, stage.packed), dtype=torch.float32, device=device)
+            for stage, tiles in zip(chain, self._tiles, strict=True)
         ]
 
     def __call__(self, drawn: list[Any], state: StackState) -> None:
@@ -334,7 +335,7 @@ class StageSums:
         parameters, stride, exact = vectors.parameters, vectors.parameters.stride(0), self._exact
         last = len(chain) - 1
         for i, stage in enumerate(chain):
-            tiles, block = _tiles(stage), 1024
+            tiles, block = self._tiles[i], 1024
             kernels.pack[(-(-stage.packed // block), models)](
                 parameters, stride, table.orders[i], self._weights[i], SIZE=stage.packed, BLOCK=block
             )
@@ -349,7 +350,7 @@ class StageSums:
                     self._y[i], count, self._x[i + 1], self._which[i], **self._pool(i), BLOCK=block
                 )
         for i in range(last, -1, -1):
-            stage, tiles = chain[i], _tiles(chain[i])
+            stage, tiles = chain[i], self._tiles[i]
             if i < last:
                 block = 1024
                 kernels.errors[(-(-lanes * stage.places * stage.outputs // block), models)](
@@ -378,7 +379,7 @@ class StageSums:
                 )  # fmt: skip
         gradient = vectors.gradient
         for i, stage in enumerate(chain):
-            tiles, block = _tiles(stage), 1024
+            tiles, block = self._tiles[i], 1024
             inputs = stage.room * math.prod(stage.kernel)
             kernels.sums[(-(-inputs // tiles.sums["KB"]), tiles.parts, models)](
                 *(self._x[i], index, count, self._y[i], self._norms, self._clip, self._parts[i]),
@@ -396,7 +397,7 @@ class StageSums:
         return {
             "GATHER": i == 0, "LANES": self._lanes, "SIZE": stage.size, "W": stage.wide, "CP": stage.room,
             "KH": high, "KW": wide, "SH": down, "SW": right, "OW": stage.output[1], "P": stage.places,
-            "O": stage.outputs, "OP": _tiles(stage).outputs,
+            "O": stage.outputs, "OP": self._tiles[i].outputs,
         }  # fmt: skip
 
     def _pool(self, i: int) -> dict[str, Any]:
@@ -424,22 +425,22 @@ class Tiles:
     """A batch is added up in so many parts, to keep the whole device busy."""
 
 
-def _tiles(stage: Stage) -> Tiles:
-    """The tiles of a stage."""
+def _tiles(stage: Stage, *, exact: bool) -> Tiles:
+    """The tiles of a stage; ``exact``: for products of float32 accuracy, which take three times the registers."""
     inputs, outputs = _power(stage.room * math.prod(stage.kernel)), _power(stage.outputs)
-    norms = {"PB": 32 if stage.places > 16 else 16, "KB": min(64, inputs), "num_warps": 1, "num_stages": 2}
-    forward = {"ROWS": 128, "KB": min(32, inputs), "num_warps": 4, "num_stages": 2}
-    back = {"ROWS": 128, "KB": min(32, outputs), "num_warps": 4, "num_stages": 2}
+    rows, many = 64 if exact else 128, stage.places > 64
+    forward = {"ROWS": rows, "KB": min(32, inputs), "num_warps": 4, "num_stages": 2}
+    back = {"ROWS": rows, "KB": min(32, outputs), "num_warps": 4, "num_stages": 2}
     if stage.places == 1:
-        return Tiles(
-            outputs,
-            forward={"ROWS": 64, "KB": min(64, inputs), "num_warps": 4, "num_stages": 2},
-            norms=norms,
-            back={**back, "ROWS": 64},
-            sums={"PB": 64, "KB": min(64, inputs), "num_warps": 4, "num_stages": 2},
-            parts=1,
-        )
-    return Tiles(outputs, forward, norms, back, sums={**norms, "num_warps": 2}, parts=16 if stage.places > 64 else 8)
+        dense = {"KB": min(64, inputs), "num_warps": 4, "num_stages": 2}
+        return Tiles(outputs, {"ROWS": 64, **dense}, {}, {**back, "ROWS": 64}, {"PB": 64, **dense}, parts=1)
+    norms = {"PB": 32 if stage.places > 16 else 16, "KB": min(64, inputs), "num_warps": 1, "num_stages": 2}
+    sums = {**norms, "num_warps": 2}
+    if exact and not many:
+        norms["num_warps"] = 4
+    if not (exact or many):
+        sums |= {"KB": min(128, inputs), "num_warps": 4}
+    return Tiles(outputs, forward, norms, back, sums, parts=16 if many else 8)
 
 
 def _power(n: int) -> int:

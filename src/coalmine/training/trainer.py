@@ -92,7 +92,7 @@ def train(
     if job.paired:
         check_pair(neighbours)
     place, refused = job.device, fused.refusal(job)
-    if config.products == "bf16" and place.type == "cuda" and refused is not None:
+    if config.products == "bf16" and place.type == "cuda" and refused is not None and not stages.fits(job):
         raise UnsupportedError(f"products = 'bf16' is for the fused kernels, which cannot train this: it {refused}")
     size = fused.STACK if refused is None else choose_stack(job)
     if stack is not None and place.type == "cpu":
@@ -128,7 +128,7 @@ def train(
         scores=np.concatenate(scores) if scores else None,
         failures={trial: reason for one in done for trial, reason in one.failures.items()},
         notes=tuple(notes),
-        precision=_precision_name(config, place),
+        precision=_precision_name(job, staged=refused is not None and stages.fits(job)),
         device=str(place),
         stack=size,
     )
@@ -267,11 +267,13 @@ def one_thread(device: torch.device | None = None) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _precision_name(config: TrainingConfig, device: torch.device) -> str:
-    """What the numbers were computed in, and whether by compiled kernels: those round otherwise in the last bits."""
-    if backends.compiled(device=device, dtype=torch.float32) and config.dtype == "float32":
+def _precision_name(job: Job, *, staged: bool) -> str:
+    """What the numbers were computed in, and whether by kernels that round otherwise than torch in the last bits."""
+    config = job.config
+    if backends.compiled(device=job.device, dtype=torch.float32) and config.dtype == "float32":
         return f"{config.dtype} compiled"
-    return config.products if config.products != "float32" and device.type == "cuda" else config.dtype
+    name = config.products if config.products != "float32" and job.device.type == "cuda" else config.dtype
+    return f"{name} stages" if staged else name
 
 
 @contextlib.contextmanager

@@ -39,7 +39,8 @@ class Trainings:
 
     def run(self, included: NDArray[np.bool_] | None, *, trial: int, purpose: str = "") -> Array:
         """One training with these canaries (with none if None): a score for each canary, then the accuracy."""
-        return np.asarray(self.trained(included, trial=trial, purpose=purpose).scores, dtype=np.float64)[0]
+        scores: Array = np.asarray(self.trained(included, trial=trial, purpose=purpose).scores, dtype=np.float64)
+        return np.asarray(scores[0])
 
     def trained(self, included: NDArray[np.bool_] | None, *, trial: int, purpose: str = "") -> TrainingResult:
         """The same with how it was computed."""

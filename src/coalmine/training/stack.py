@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -152,22 +153,31 @@ class Stack:
         previous = torch.zeros_like(parameters) if job.watched else None
         failed_at: dict[int, int] = {}
         check = max(1, job.config.steps // _CHECKS)
-        for step in range(1, job.config.steps + 1):
-            if previous is not None:
-                previous.copy_(parameters)
-            self._step(StackState(self._trials, step, parameters, gradient if step > 1 else None))
-            if observer is not None and previous is not None:
-                pair = self._sums.shown() if isinstance(self._sums, PairedSums) else None
-                shared = None if self._canary is None or self._canary.shared is None else self._canary.shared[:used]
-                observer.observe(Iterate(self._trials, step, previous, parameters, gradient, pair, shared))
-            if step % check == 0 or step == job.config.steps:
-                for position in not_finite(parameters):
-                    failed_at.setdefault(position, step)
+        with self._drawing() as draw:
+            for step in range(1, job.config.steps + 1):
+                if previous is not None:
+                    previous.copy_(parameters)
+                self._step(draw(), StackState(self._trials, step, parameters, gradient if step > 1 else None))
+                if observer is not None and previous is not None:
+                    pair = self._sums.shown() if isinstance(self._sums, PairedSums) else None
+                    shared = None if self._canary is None or self._canary.shared is None else self._canary.shared[:used]
+                    observer.observe(Iterate(self._trials, step, previous, parameters, gradient, pair, shared))
+                if step % check == 0 or step == job.config.steps:
+                    for position in not_finite(parameters):
+                        failed_at.setdefault(position, step)
         return finish(job, self._engine, parameters, trials=self._trials, failed_at=failed_at)
 
-    def _step(self, state: StackState) -> None:
-        """One step of DP-SGD for every model."""
-        drawn = [next(draw) for draw in self._draws]
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[Callable[[], list[Any]]]:
+        """What gives the rows of each step; beside a GPU other threads draw while this one starts kernels."""
+        if self._job.device.type == "cpu":
+            yield lambda: [next(draw) for draw in self._draws]
+            return
+        with sampling.DrawnAhead(self._draws, steps=self._job.config.steps) as ahead:
+            yield ahead.step
+
+    def _step(self, drawn: list[Any], state: StackState) -> None:
+        """One step of DP-SGD for every model, on the rows that each of them drew."""
         if self._canary is None:
             self._sums(drawn, state)
         else:

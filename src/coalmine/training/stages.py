@@ -209,7 +209,7 @@ def stack_size(job: Job) -> int:
     """How many models to stack: their buffers are kept to about 8 GiB. Never changes a result."""
     chain = stages(job.network)
     assert chain is not None
-    example = sum(stage.places * stage.outputs + 2 * stage.size for stage in chain)
+    example = sum(stage.places * stage.outputs for stage in chain) + sum(9 * stage.size // 4 for stage in chain[1:])
     fit = max(1, _BUDGET // (4 * lanes(job) * example))
     return int(min(_STACK, 2 ** int(math.log2(fit))))
 

@@ -193,7 +193,8 @@ def test_an_error_of_a_draw_comes_to_who_asks_and_leaves_no_thread():
         raise RuntimeError("no more rows")
 
     before = threading.active_count()
-    with pytest.raises(RuntimeError, match="no more rows"), DrawnAhead([broken()], steps=3) as ahead:
+    with DrawnAhead([broken()], steps=3) as ahead:
         ahead.step()
-        ahead.step()
+        with pytest.raises(RuntimeError, match="no more rows"):
+            ahead.step()
     assert threading.active_count() == before

@@ -23,9 +23,12 @@ from coalmine.training import (
     Pool2d,
     Sequential,
     TrainingConfig,
+    compiled_stages,
     parameter_count,
     stages,
+    train,
 )
+from coalmine.training.backends import SWITCH
 from coalmine.training.canary import StackState
 from coalmine.training.job import Job
 from coalmine.training.products import padded
@@ -111,15 +114,15 @@ def test_other_networks_are_none(network):
     assert stages.stages(network) is None
 
 
-def summed(network, neighbours, config, trials, worlds, steps=1):
+def summed(network, neighbours, config, trials, worlds, steps=1, device=DEVICE, kind=stages.StageSums):
     """Parameters, drawn rows and clipped sums of each trial, at the last of so many steps from the same models."""
     job = Job(network, neighbours, config, "stages", torch.device("cpu"))
     start = job.initial(trials).float() + 0.1 * torch.randn(1, parameter_count(network), generator=torch.manual_seed(0))
-    room = [torch.full((len(trials), padded(start.shape[1])), 7.0, device=DEVICE) for _ in range(2)]
+    room = [torch.full((len(trials), padded(start.shape[1])), 7.0, device=device) for _ in range(2)]
     vectors = Vectors(*(part[:, : start.shape[1]] for part in room), np.asarray(worlds), len(trials))
     vectors.parameters.copy_(start)
-    table = stages.StageTable(Job(network, neighbours, config, "stages", DEVICE))
-    sums = stages.StageSums(Job(network, neighbours, config, "stages", DEVICE), vectors, table)
+    job = Job(network, neighbours, config, "stages", device)
+    sums = kind(job, vectors, stages.StageTable(job))
     draws = [
         batches(neighbours, world=w, config=config, fingerprint="stages", trial=t)
         for t, w in zip(trials, worlds, strict=True)
@@ -143,6 +146,37 @@ def test_clipped_sums_are_those_of_the_reference(name, sampling):
         expected = reference.private_gradient(network, vector.double(), neighbours, rows, config)
         np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
         assert np.abs(expected).max() > 1e-3
+
+
+@pytest.mark.skipif(compiled_stages.kernels is None, reason="needs numba")
+@pytest.mark.parametrize("name", ["nasr", "nasr, tanh", "nasr, colors"])
+def test_clipped_sums_on_a_processor_are_those_of_the_reference(name, monkeypatch):
+    """In groups of a few examples, the last of them not full."""
+    monkeypatch.setattr(compiled_stages, "_TOGETHER", 4 * 9 * 9 * 64)
+    network = NETWORKS[name]
+    neighbours = worlds_with(network, "example", "replace")
+    config = TrainingConfig(steps=3, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.6)
+    start, drawn, found = summed(
+        network, neighbours, config, [4, 7], [0, 1], 2, torch.device("cpu"), compiled_stages.CompiledStages
+    )
+    for vector, rows, gradient in zip(start, drawn, found, strict=True):
+        assert rows.size > 8
+        expected = reference.private_gradient(network, vector.double(), neighbours, rows, config)
+        np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_results_by_stages_say_so(monkeypatch):
+    """Their last bits differ from those of torch's operations, so a store must tell the two apart."""
+    pytest.importorskip("numba", reason="needs numba")
+    network = NETWORKS["nasr"]
+    config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.3)
+
+    def precision(kernels):
+        monkeypatch.setenv(SWITCH, kernels)
+        neighbours = worlds_with(network, "example")
+        return train(network, neighbours=neighbours, config=config, fingerprint="s", trials=[0], worlds=[0]).precision
+
+    assert (precision("0"), precision("1")) == ("float32", "float32 compiled stages")
 
 
 @needs_kernels

@@ -25,6 +25,7 @@ def _if_there(name: str) -> Any:
 
 
 numba_kernels = _if_there("cpu_kernels")
+numba_stage_kernels = _if_there("cpu_stage_kernels")
 triton_kernels = _if_there("kernels")
 stage_kernels = _if_there("stage_kernels")
 SWITCH = "COALMINE_COMPILED"

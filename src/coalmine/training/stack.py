@@ -16,10 +16,11 @@ from torch import Tensor
 
 from coalmine.errors import InvalidInputError
 from coalmine.roles import Iterate, View
-from coalmine.training import backends, compiled, networks, sampling, stages
+from coalmine.training import backends, compiled, compiled_stages, networks, sampling, stages
 from coalmine.training.batching import Table
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, GradientRows, StackState
 from coalmine.training.compiled import CompiledSums, CompiledTable
+from coalmine.training.compiled_stages import CompiledStages
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.job import Job
 from coalmine.training.models import BlackBox, Engine, StackedModels
@@ -52,7 +53,7 @@ def make_table(job: Job) -> RowTable | None:
         return None
     if compiled.fits(job) and backends.compiled(device=job.device, dtype=job.dtype):
         return CompiledTable(job.neighbours)
-    if stages.fits(job):
+    if stages.fits(job) or compiled_stages.fits(job):
         return StageTable(job)
     return Table(
         job.neighbours,
@@ -121,7 +122,7 @@ class Stack:
         if isinstance(table, CompiledTable):
             return CompiledSums(job, vectors, table)
         if isinstance(table, StageTable):
-            return StageSums(job, vectors, table)
+            return (StageSums if stages.fits(job) else CompiledStages)(job, vectors, table)
         if job.paired:
             return PairedSums(job, vectors, table, self._engine)
         # A large model's noise is added while its gradient is in the cache, unless the sum is to be seen without it.

@@ -231,7 +231,7 @@ class StageTable:
         x, labels = job.neighbours.all_rows()
         self.rows = job.rows
         self.copies = job.neighbours.copies if isinstance(job.neighbours.canary, AdaptiveExample) else 0
-        room = max(len(labels), self.rows + self.copies * stack_size(job))
+        room = max(len(labels), self.rows + self.copies * (stack_size(job) if self.copies else 0))
         self.x = torch.zeros((room, first.size), dtype=torch.float32, device=job.device)
         self.labels = torch.zeros(room, dtype=torch.int32, device=job.device)
         self._shape = job.network.input_shape if len(job.network.input_shape) == 3 else (first.channels, 1, 1)

@@ -15,7 +15,7 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
-from coalmine.training import backends, fused, networks, stages
+from coalmine.training import backends, compiled_stages, fused, networks, stages
 from coalmine.training.batching import width
 from coalmine.training.canary import ExampleCanary, GradientCanary, GradientRows, Neighbours
 from coalmine.training.config import GivenWeights, TrainingConfig
@@ -128,7 +128,7 @@ def train(
         scores=np.concatenate(scores) if scores else None,
         failures={trial: reason for one in done for trial, reason in one.failures.items()},
         notes=tuple(notes),
-        precision=_precision_name(job, staged=refused is not None and stages.fits(job)),
+        precision=_precision_name(job, staged=refused is not None and (stages.fits(job) or compiled_stages.fits(job))),
         device=str(place),
         stack=size,
     )
@@ -270,9 +270,9 @@ def one_thread(device: torch.device | None = None) -> Iterator[None]:
 def _precision_name(job: Job, *, staged: bool) -> str:
     """What the numbers were computed in, and whether by kernels that round otherwise than torch in the last bits."""
     config = job.config
-    if backends.compiled(device=job.device, dtype=torch.float32) and config.dtype == "float32":
-        return f"{config.dtype} compiled"
     name = config.products if config.products != "float32" and job.device.type == "cuda" else config.dtype
+    if backends.compiled(device=job.device, dtype=torch.float32) and config.dtype == "float32":
+        name += " compiled"
     return f"{name} stages" if staged else name
 
 

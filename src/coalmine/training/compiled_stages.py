@@ -47,7 +47,7 @@ class _Group:
         self.inputs = stage.room * math.prod(stage.kernel)
         self.order, self.none = order.clamp(min=0).long(), order < 0
         self.there = torch.nonzero(order >= 0)[:, 0]
-        self.places = self.order[self.there]
+        self.targets = self.order[self.there]
         self.whole = self.there.numel() == order.numel()
         self.packed, self.sums = (torch.zeros(stage.packed) for _ in range(2))
         split = stage.outputs * self.inputs
@@ -62,9 +62,15 @@ class _Group:
         (down, right), (high, wide) = stage.stride, stage.output
         kernel_high, kernel_wide = stage.kernel
         self.cut = (stage.wide, stage.room, kernel_high, kernel_wide * stage.room, down, right, high, wide)
+        # The same memory as the compiled kernels take it.
+        self.y_, self.d_, self.patches_ = self.y.numpy(), self.d.numpy(), self.patches.numpy()
+        self.columns_, self.totals_, self.bias_ = self.columns.numpy(), self.totals.numpy(), self.bias.numpy()
+        self.flat = self.gradients.flatten(1)
+        self.flat_ = self.flat.numpy()
         if after is not None:
             self.x = torch.zeros(examples, after.size)
-            self.which = torch.zeros(examples * math.prod(stage.pooled), stage.outputs, dtype=torch.int8)
+            self.x_ = self.x.numpy()
+            self.which = np.zeros((examples * math.prod(stage.pooled), stage.outputs), dtype=np.int8)
             self.pool = (high, wide, window, stage.pooling[2], *stage.pooled)
             self.target = (after.wide, after.room, *after.before)
 
@@ -81,6 +87,7 @@ class CompiledStages:
             _Group(stage, after, examples=self._most, order=order)
             for stage, after, order in zip(chain, (*chain[1:], None), table.orders, strict=True)
         ]
+        self._numbers = np.arange(self._most)
         self._rows, self._labels = table.x.numpy(), table.labels.long()
 
     def __call__(self, drawn: list[Any], state: StackState) -> None:
@@ -97,7 +104,7 @@ class CompiledStages:
                     self._add(rows[start : start + self._most])
                 for group in self._groups:
                     sums = group.sums if group.whole else group.sums.index_select(0, group.there)
-                    gradient.index_copy_(0, group.places, sums)
+                    gradient.index_copy_(0, group.targets, sums)
 
     def _add(self, rows: Any) -> None:
         """A few examples, from their patches to their clipped gradients."""
@@ -108,12 +115,12 @@ class CompiledStages:
             patches, y = self._patches(i, rows), group.y[:places]
             torch.mm(patches, group.weight.t(), out=y)
             if stage.activation == "relu":
-                kernels.rectified(y.numpy(), group.bias.numpy(), places)
+                kernels.rectified(group.y_, group.bias_, places)
             else:
                 y.add_(group.bias)
                 _ACTIVATIONS[stage.activation](y)
             if i < last:
-                kernels.pool_largest(y.numpy(), n, *group.pool, group.x.numpy(), group.which.numpy(), *group.target)
+                kernels.pool_largest(group.y_, n, *group.pool, group.x_, group.which, *group.target)
         error = softmax_(groups[-1].y[:n])
         error[torch.arange(n), self._labels[torch.from_numpy(rows)]] -= 1.0
         squares = torch.zeros(n)
@@ -123,8 +130,7 @@ class CompiledStages:
         for i, group in enumerate(groups):
             error = group.y[: n * group.stage.places]
             if group.stage.places > 1:
-                flat = group.gradients[:n].view(n, -1)
-                group.weight_sum.view(-1).addmv_(flat.t(), factors)
+                group.weight_sum.view(-1).addmv_(group.flat[:n].t(), factors)
                 group.bias_sum.addmv_(group.totals[:n].t(), factors)
                 continue
             error.mul_(factors[:, None])
@@ -135,9 +141,9 @@ class CompiledStages:
         """The patches of the examples, cut from the table or from the picture before; one place needs no cutting."""
         group, n = self._groups[i], rows.size
         if i == 0:
-            kernels.cut_patches(self._rows, rows, group.patches.numpy(), *group.cut)
+            kernels.cut_patches(self._rows, rows, group.patches_, *group.cut)
         elif group.stage.places > 1:
-            kernels.cut_patches(self._groups[i - 1].x.numpy(), np.arange(n), group.patches.numpy(), *group.cut)
+            kernels.cut_patches(self._groups[i - 1].x_, self._numbers[:n], group.patches_, *group.cut)
         return self._held(i, n)
 
     def _held(self, i: int, n: int) -> Tensor:
@@ -155,28 +161,26 @@ class CompiledStages:
             inputs = torch.zeros(2, n)
             inputs[0] = float(stage.bias)
             kernels.add_squares(patches.numpy(), n, inputs[0].numpy())
-            kernels.add_squares(error.numpy(), n, inputs[1].numpy())
+            kernels.add_squares(group.y_, n, inputs[1].numpy())
             squares.addcmul_(inputs[0], inputs[1])
         else:
             three = error.view(n, stage.places, -1)
             gradients = group.gradients[:n]
             torch.bmm(three.transpose(1, 2), patches.view(n, stage.places, -1), out=gradients)
-            kernels.add_squares(gradients.view(n, -1).numpy(), n, squares.numpy())
+            kernels.add_squares(group.flat_, n, squares.numpy())
             torch.sum(three, 1, out=group.totals[:n])
             if stage.bias:
-                kernels.add_squares(group.totals.numpy(), n, squares.numpy())
+                kernels.add_squares(group.totals_, n, squares.numpy())
         if i > 0:
             before, d = self._groups[i - 1], group.d[:n]
             if stage.places == 1:
                 torch.mm(error, group.weight, out=d)
             else:
                 torch.mm(error, group.weight, out=group.columns[: n * stage.places])
-                kernels.put_back(group.columns.numpy(), group.d.numpy(), n, *group.cut)
+                kernels.put_back(group.columns_, group.d_, n, *group.cut)
             # The largest output of a window is the picture's number, so the activation's slope is known from that.
             _SLOPES[before.stage.activation](d, before.x[:n])
-            kernels.unpool_largest(
-                before.y.numpy(), n, *before.pool, group.d.numpy(), before.which.numpy(), *before.target
-            )
+            kernels.unpool_largest(before.y_, n, *before.pool, group.d_, before.which, *before.target)
 
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -14,6 +14,7 @@ a result.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -62,17 +63,17 @@ class Stage:
     folds: tuple[int, int] = (1, 1)
     """How many rows and columns of the picture became channels."""
 
-    @property
+    @functools.cached_property
     def room(self) -> int:
         """Channels in memory: whole vectors of four, if there is more than one."""
         return self.channels if self.channels == 1 else -(-self.channels // 4) * 4
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """Numbers of a picture in memory."""
         return self.high * self.wide * self.room
 
-    @property
+    @functools.cached_property
     def output(self) -> tuple[int, int]:
         """Places of its output, down and right."""
         down, right = (
@@ -81,24 +82,24 @@ class Stage:
         )
         return down, right
 
-    @property
+    @functools.cached_property
     def places(self) -> int:
         """How often its kernel is applied."""
         return math.prod(self.output)
 
-    @property
+    @functools.cached_property
     def pooled(self) -> tuple[int, int]:
         """Places after pooling."""
         _, window, step = self.pooling
         down, right = ((side - window) // step + 1 for side in self.output)
         return down, right
 
-    @property
+    @functools.cached_property
     def parameters(self) -> int:
         """How many it has."""
         return self.outputs * (self.channels * math.prod(self.kernel) + self.bias)
 
-    @property
+    @functools.cached_property
     def packed(self) -> int:
         """Numbers that its weights and biases take in the order of a patch."""
         return self.outputs * (self.room * math.prod(self.kernel) + 1)

@@ -25,6 +25,7 @@ from coalmine.training.layers import Embedding
 from coalmine.training.modules import FromModule, check_independence
 from coalmine.training.pair import check_pair
 from coalmine.training.stack import RowTable, Stack, StackResult, make_table
+from coalmine.training.stages import StageTable
 
 CPU_STACK = 16
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
@@ -138,7 +139,8 @@ def _train_stack(
     job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], table: RowTable | None, size: int
 ) -> StackResult:
     """One stack; its memory is free again when this returns."""
-    room = size if job.device.type == "cuda" else 0
+    # Kernels that compute each model by itself need no idle models beside it to keep its bits.
+    room = size if job.device.type == "cuda" and not isinstance(table, StageTable) else 0
     return Stack(job, trials=trials, worlds=worlds, table=table, room=room).train()
 
 

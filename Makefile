@@ -14,7 +14,7 @@ SECONDS ?= 3600
 # One torch or BLAS thread a process: two threads in each of two processes lose to one in each.
 export OMP_NUM_THREADS = 1
 
-.PHONY: help audit test lint types layers tests docs dist test-dist test-minimal test-newest ray bench coverage libraries fuzz soak format clean
+.PHONY: help audit test lint types layers tests docs dist test-dist test-minimal test-newest test-gpu ray bench coverage libraries fuzz soak format clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -83,6 +83,12 @@ test-newest: ## Test the newest versions of the dependencies, whatever constrain
 
 docs: $(VENV)/.docs ## Build the book: build/docs/index.html; every warning is an error
 	$(BIN)/sphinx-build -q -n -W --keep-going -d build/docs-trees docs build/docs
+
+# On a machine with a CUDA GPU, with the Python that has torch's GPU build; elsewhere every one of these tests skips.
+GPU_PYTHON ?= $(BIN)/python
+test-gpu: ## Run every test that needs a CUDA GPU, with GPU_PYTHON=python3 by another Python than the project's own
+	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -p no:cacheprovider \
+	  tests/training tests/adversaries/test_adversaries_cuda.py -k "cuda or fused or stages"
 
 ray: $(VENV)/.test ## Test the Ray engine on a cluster of two nodes on this machine, some of which are killed
 	COALMINE_RAY=1 $(BIN)/pytest tests/game/test_game_ray.py

@@ -12,12 +12,15 @@ from recorders import Everything, Final
 from torch import nn
 
 from coalmine.training import (
+    Activation,
     AdaptiveExample,
     AdaptiveGradient,
     BernauCnn,
+    Conv2d,
     Dataset,
     Embedding,
     ExampleCanary,
+    Flatten,
     FromModule,
     GradientCanary,
     GradientRows,
@@ -27,6 +30,8 @@ from coalmine.training import (
     Mlp,
     NasrCnn,
     Neighbours,
+    Pad2d,
+    Pool2d,
     Sequential,
     TrainingConfig,
     fused,
@@ -87,6 +92,29 @@ CLOSED = {
     "bernau": BernauCnn(input_shape=(1, 12, 12), classes=3, filters=(4, 8), groups=2),
     "tokens": Sequential((6,), 3, (Embedding(TOKENS, 5), MeanPositions(), Linear(5, 3))),
 }
+STAGES = {
+    "nasr": CLOSED["nasr"],
+    "nasr, colors": NasrCnn(input_shape=(3, 18, 18), classes=3),
+    "picture": Sequential(
+        (3, 11, 9),
+        4,
+        (
+            Conv2d(3, 5, 3, padding=1),
+            Activation("sigmoid"),
+            Conv2d(5, 7, 3, stride=2, padding=1),
+            Activation("relu"),
+            Pool2d("max", 2),
+            Pad2d(1, 0, 0, 2),
+            Conv2d(7, 6, 2, bias=False),
+            Activation("tanh"),
+            Flatten(),
+            Linear(48, 9),
+            Activation("relu"),
+            Linear(9, 4),
+        ),
+    ),
+}
+"""Convolution networks that are chains of stages: with sides, channels and classes that fill no tile."""
 ODD = {
     "wide and odd": Mlp(50, hidden=(33, 17), classes=10, activation="tanh"),
     "many classes": Mlp(7, hidden=(130,), classes=65),
@@ -193,7 +221,7 @@ class Fused(Engine):
 ENGINES = {
     "closed64": Engine(CLOSED, "float64"),
     "closed32": Engine(CLOSED),
-    "compiled": Engine({**PERCEPTRONS, **ODD, "wide": CLOSED["wide"]}, kernels="1"),
+    "compiled": Engine({**PERCEPTRONS, **ODD, **STAGES, "wide": CLOSED["wide"]}, kernels="1"),
     "module64": Engine(MODULES, "float64"),
     "module32": Engine(MODULES),
     "closed64 cuda": Engine(CLOSED, "float64", "cuda"),

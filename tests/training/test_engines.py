@@ -230,7 +230,7 @@ def test_what_is_shown_is_what_was_trained(whole):
             for step in range(2):
                 assert told.after[trial][step].tobytes() == told.before[trial][step + 1].tobytes()
             assert told.after[trial][-1].tobytes() == told.parameters[trial].tobytes()
-            if not isinstance(whole, Fused):  # an audience changes nothing
+            if result.precision == again.precision:  # an audience changes nothing but, for some, the kernels
                 assert final.parameters[trial].tobytes() == told.parameters[trial].tobytes()
                 assert again.scores[i].tobytes() == result.scores[i].tobytes()
             built = reference.load(network, final.parameters[trial])

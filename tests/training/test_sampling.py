@@ -1,5 +1,7 @@
 """Batches: their law, their independence, and that both worlds are what the relation says."""
 
+import threading
+
 import numpy as np
 import pytest
 from recorders import Everything
@@ -16,7 +18,7 @@ from coalmine.training import (
     train,
 )
 from coalmine.training.batching import width
-from coalmine.training.sampling import batches, slots
+from coalmine.training.sampling import DrawnAhead, batches, slots
 
 RARE = 1e-7  # a right program fails a test with this probability
 
@@ -169,3 +171,30 @@ def test_width_is_rarely_exceeded_and_a_whole_number_of_vectors():
         w = width(config(sample_rate=rate), rows=rows, example_floats=100)
         assert w % 32 == 0
         assert stats.binom.sf(w, rows, rate) < 1e-6
+
+
+def test_rows_drawn_ahead_are_those_drawn_one_by_one():
+    base = Neighbours(Dataset(np.zeros((300, 1)), np.zeros(300, dtype=int)))
+    config = TrainingConfig(steps=150, batch_size=120, clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
+
+    def draws():
+        return [batches(base, world=0, config=config, fingerprint="ahead", trial=t) for t in range(7)]
+
+    plain = draws()
+    with DrawnAhead(draws(), steps=config.steps) as ahead:
+        for _ in range(config.steps):
+            for mine, other in zip(ahead.step(), plain, strict=True):
+                assert np.array_equal(mine, next(other))
+
+
+def test_an_error_of_a_draw_comes_to_who_asks_and_leaves_no_thread():
+    def broken():
+        yield np.zeros(1)
+        raise RuntimeError("no more rows")
+
+    before = threading.active_count()
+    with DrawnAhead([broken()], steps=3) as ahead:
+        ahead.step()
+        with pytest.raises(RuntimeError, match="no more rows"):
+            ahead.step()
+    assert threading.active_count() == before

@@ -17,7 +17,7 @@ from coalmine.adversaries import ManyCanaries
 from coalmine.errors import CoalmineError
 from coalmine.game import ACCURACY, WITH_CANARIES, coins_of
 from coalmine.store import BlockResult
-from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, hardware, precision, train
+from coalmine.training import Dataset, Neighbours, Network, TrainingConfig, TrainingResult, hardware, precision, train
 
 Array = NDArray[np.float64]
 
@@ -39,6 +39,11 @@ class Trainings:
 
     def run(self, included: NDArray[np.bool_] | None, *, trial: int, purpose: str = "") -> Array:
         """One training with these canaries (with none if None): a score for each canary, then the accuracy."""
+        scores: Array = np.asarray(self.trained(included, trial=trial, purpose=purpose).scores, dtype=np.float64)
+        return np.asarray(scores[0])
+
+    def trained(self, included: NDArray[np.bool_] | None, *, trial: int, purpose: str = "") -> TrainingResult:
+        """The same with how it was computed."""
         canary = None if included is None else self.attack.taken(included)
         done = train(
             self.network,
@@ -52,7 +57,7 @@ class Trainings:
         )
         if done.failures or done.scores is None:
             raise BrokenTrainingError(next(iter(done.failures.values()), "no score was given"))
-        return np.asarray(done.scores[0], dtype=np.float64)
+        return done
 
     @functools.cached_property
     def expected(self) -> Array:
@@ -128,14 +133,15 @@ class CanaryTask:
         trials = np.arange(block * number, (block + 1) * number)
         failures: dict[int, str] = {}
         with_canaries, without = np.nan, np.nan
+        kind = precision(parts.training.dtype, device=parts.device)
         try:
-            found = parts.run(coins, trial=block)
+            done = parts.trained(coins, trial=block)
+            found, kind = np.asarray(done.scores, dtype=np.float64)[0], done.precision
             scores, with_canaries = parts.compared(found[:-1]), found[-1]
             if block == 0:
                 without = parts.run(None, trial=block)[-1]
         except BrokenTrainingError as error:
             scores, failures = np.full(number, np.nan), dict.fromkeys(trials.tolist(), str(error))
-        kind = precision(parts.training.dtype, device=parts.device)
         return BlockResult(
             trial=trials,
             world=coins.astype(np.int8),

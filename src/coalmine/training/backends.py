@@ -25,7 +25,9 @@ def _if_there(name: str) -> Any:
 
 
 numba_kernels = _if_there("cpu_kernels")
+numba_stage_kernels = _if_there("cpu_stage_kernels")
 triton_kernels = _if_there("kernels")
+stage_kernels = _if_there("stage_kernels")
 SWITCH = "COALMINE_COMPILED"
 """Environment variable: 0 leaves the work to torch even where numba is installed."""
 

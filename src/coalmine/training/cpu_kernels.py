@@ -173,7 +173,7 @@ _bits_of = _make_cast(types.float32, types.int32, _LANE)
 _float_of = _make_cast(types.int32, types.float32, _FLOAT)
 
 
-def _compile(**options):
+def compile_kernel(**options):
     """numba's compiler with the result kept on disk, or in memory alone where no folder can be written.
 
     numba throws away what it kept when the function's own file changes: all that builds on each other is in this one.
@@ -205,7 +205,7 @@ _ROOT_HALF_BITS = int(np.float32(math.sqrt(0.5)).view(np.int32))
 _LEAST, _MOST = f32(-87.0), f32(88.0)
 
 
-@_compile(inline="always")
+@compile_kernel(inline="always")
 def _exp(x):
     """eˣ = 2ⁿ·eʳ with |r| ≤ ln 2/2: 0 below −87, e⁸⁸ above 88; NaN stays."""
     held = _MOST if x > _MOST else x
@@ -218,7 +218,7 @@ def _exp(x):
     return f32(0.0) if x < _LEAST else value
 
 
-@_compile(inline="always")
+@compile_kernel(inline="always")
 def _log(u):
     """ln u for a positive normal u = 2ᵏ·m, √½ ≤ m < √2: ln m = 2·artanh((m − 1)/(m + 1))."""
     bits = _bits_of(u)
@@ -235,14 +235,14 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _BOTH = np.uint64(0x100000001)
 
 
-@_compile(inline="always")
+@compile_kernel(inline="always")
 def _halves(x, factor):
     """Upper and lower 32 bits of factor·x, for the two 32-bit numbers that x holds."""
     even, odd = (x & _LOW) * factor, (x >> _SHIFT) * factor
     return (even >> _SHIFT) | (odd & _HIGH), (even & _LOW) | (odd << _SHIFT)
 
 
-@_compile(inline="always")
+@compile_kernel(inline="always")
 def _philox(x0, x1, x2, x3, keys):
     """Philox-4x32-10 (Salmon et al. 2011) of two counters at once, one in each half of the words."""
     for i in range(10):
@@ -256,7 +256,7 @@ CHUNK = 1024
 """Normals made in one go: their raw bits stay in the first-level cache."""
 
 
-@_compile()
+@compile_kernel()
 def _fill(first, second, third, fourth, block, step, key, rounds):
     """Philox words for counters (block + i, step, key), where word j holds counters 2j and 2j + 1."""
     x1, x2, x3 = step * _BOTH, (key & _LOW) * _BOTH, (key >> _SHIFT) * _BOTH
@@ -266,7 +266,7 @@ def _fill(first, second, third, fourth, block, step, key, rounds):
         first[j], second[j], third[j], fourth[j] = out
 
 
-@_compile()
+@compile_kernel()
 def add_noise(gradient, size, keys, step, scales):
     """gradient[s, :size] += scales[s]·z, z standard normal: a function of (keys[s], step, place) alone.
 
@@ -316,7 +316,7 @@ RELU, TANH, SIGMOID = 0, 1, 2
 _CUT = f32(0.25)
 
 
-@_compile()
+@compile_kernel()
 def _activate(values, kind):
     """The activation of every number, in place; NaN stays."""
     zero = f32(0.0)
@@ -337,7 +337,7 @@ def _activate(values, kind):
             values[i] = near if abs(x) < _CUT else far
 
 
-@_compile()
+@compile_kernel()
 def _deactivate(errors, outputs, kind):
     """errors·f′, from the activation's outputs, in place."""
     zero = f32(0.0)
@@ -352,13 +352,13 @@ def _deactivate(errors, outputs, kind):
             errors[i] = errors[i] * _fma(-outputs[i], outputs[i], _ONE)
 
 
-@_compile()
+@compile_kernel()
 def _address(array):
     """Where its numbers begin."""
     return np.int64(array.ctypes.data)
 
 
-@_compile()
+@compile_kernel()
 def _affine(a, index, a_stride, b, b_stride, depth, init, out, out_stride, count):
     """out[i] = init + Σ_k a[index[i], k]·b[k] for count rows and whatever fills up the last tile; all are addresses."""
     for i in range(0, count, ROWS):
@@ -372,7 +372,7 @@ def _affine(a, index, a_stride, b, b_stride, depth, init, out, out_stride, count
             done += 64
 
 
-@_compile()
+@compile_kernel()
 def _outer(x, index, x_stride, e, e_stride, count, gradient, units, columns, tile, accumulate):
     """gradient[u, c] (+)= Σ_r e[r, u]·x[index[r], c]."""
     start = 0
@@ -397,7 +397,7 @@ def _outer(x, index, x_stride, e, e_stride, count, gradient, units, columns, til
         start += width
 
 
-@_compile()
+@compile_kernel()
 def _errors(logits, errors, stride, count, classes, index, labels):
     """Softmax minus one-hot label, row by row: ∂ℓ/∂logits of softmax cross-entropy."""
     for r in range(count):
@@ -414,7 +414,7 @@ def _errors(logits, errors, stride, count, classes, index, labels):
         e[labels[index[r]]] -= _ONE
 
 
-@_compile()
+@compile_kernel()
 def _pack(p, plan, work):
     """A model's weights and biases in the shapes that the tiles read; the padding around them is never written."""
     for layer in range(plan.shape[0]):
@@ -431,7 +431,7 @@ def _pack(p, plan, work):
                     work[straight + o * wide_in + i] = p[weight_at + o * inputs + i]
 
 
-@_compile()
+@compile_kernel()
 def _forward(x, index, own, count, plan, work):
     """The outputs of every layer."""
     base = _address(work)
@@ -451,7 +451,7 @@ def _forward(x, index, own, count, plan, work):
         rows, rows_at, stride = out, _address(own), 4 * wide_out
 
 
-@_compile()
+@compile_kernel()
 def _backward(index, own, count, squares, plan, work, norms):
     """From the errors of the last layer to those of all others, and the squared norm of each example's gradient."""
     base = _address(work)
@@ -474,7 +474,7 @@ def _backward(index, own, count, squares, plan, work, norms):
             _deactivate(work[below : below + count * wide_in], work[h : h + count * wide_in], kind)
 
 
-@_compile()
+@compile_kernel()
 def _sum(g, x, index, own, count, plan, work, factors, tile, accumulate):
     """g (+)= Σ_r factors[r]·(gradient of row r)."""
     base = _address(work)
@@ -495,7 +495,7 @@ def _sum(g, x, index, own, count, plan, work, factors, tile, accumulate):
         rows, rows_at, stride = base + 4 * h, _address(own), 4 * wide_out
 
 
-@_compile()
+@compile_kernel()
 def add_clipped_sums(parameters, gradient, drawn, counts, x, labels, squares, plan, work, width, clip, weight):
     """gradient[s] = weight·Σ_j clip_C(∇ℓ(m_s, x[drawn[s, j]])), flat clipping over all parameters together.
 
@@ -533,7 +533,7 @@ PIECE = 4096
 """Steps in one go: a power of two, and few enough for the cache."""
 
 
-@_compile()
+@compile_kernel()
 def log_ratios(keys, steps, drawn, sigma, rate, few, out):
     """out[i] = Σ over steps of ln((1 − q) + q·exp(z/σ − 1/(2σ²) + b/σ²)), b = 1 in the first drawn[i] steps.
 

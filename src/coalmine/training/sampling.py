@@ -7,7 +7,12 @@ hold the canary's rows instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +26,9 @@ from coalmine.training.data import ZeroGradients
 Rows = NDArray[np.int64]
 _CHUNK = 16_384
 """Poisson draws of several steps are made together, about this many rows at a time."""
+_AHEAD = 64
+"""Steps drawn while a device is busy with earlier ones: some steps cost a chunk of draws, most cost nothing."""
+_THREADS = 4
 
 
 def slots(neighbours: Neighbours, *, world: int) -> Rows:
@@ -118,3 +126,47 @@ def counts(
     while True:
         drawn = generator.binomial(present, rate, size=(min(config.steps, _CHUNK), 2))
         yield from (tuple(step) for step in drawn.tolist())
+
+
+class DrawnAhead:
+    """The draws of a stack, step by step, made by a few threads while a device is busy with earlier steps.
+
+    Each model's draws come from a stream of its own, in its order, so nothing depends on how the threads run.
+
+    >>> with DrawnAhead([iter("abc"), iter("xyz")], steps=3) as drawn:
+    ...     [drawn.step() for _ in range(3)]
+    [['a', 'x'], ['b', 'y'], ['c', 'z']]
+    """
+
+    def __init__(self, draws: Sequence[Iterator[Any]], *, steps: int) -> None:
+        threads = max(1, min(_THREADS, os.cpu_count() or 1, len(draws)))
+        ends = [len(draws) * part // threads for part in range(threads + 1)]
+        # One thread for each group of models: a group's steps are drawn one after the other.
+        self._groups = [(ThreadPoolExecutor(1), draws[begin:end]) for begin, end in itertools.pairwise(ends)]
+        self._left = steps
+        self._coming: deque[list[Future[list[Any]]]] = deque()
+        for _ in range(_AHEAD):
+            self._ask()
+
+    def __enter__(self) -> DrawnAhead:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for pool, _ in self._groups:
+            pool.shutdown(cancel_futures=True)
+
+    def _ask(self) -> None:
+        """Have one more step drawn, unless all are."""
+        if self._left > 0:
+            self._left -= 1
+            self._coming.append([pool.submit(_next_of_each, group) for pool, group in self._groups])
+
+    def step(self) -> list[Any]:
+        """What each model draws in the next step."""
+        self._ask()
+        return [drawn for part in self._coming.popleft() for drawn in part.result()]
+
+
+def _next_of_each(draws: Sequence[Iterator[Any]]) -> list[Any]:
+    """One step of some models."""
+    return [next(draw) for draw in draws]

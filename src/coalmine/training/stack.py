@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -15,10 +16,11 @@ from torch import Tensor
 
 from coalmine.errors import InvalidInputError
 from coalmine.roles import Iterate, View
-from coalmine.training import backends, compiled, networks, sampling
+from coalmine.training import backends, compiled, compiled_stages, networks, sampling, stages
 from coalmine.training.batching import Table
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, GradientRows, StackState
 from coalmine.training.compiled import CompiledSums, CompiledTable
+from coalmine.training.compiled_stages import CompiledStages
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.job import Job
 from coalmine.training.models import BlackBox, Engine, StackedModels
@@ -27,6 +29,7 @@ from coalmine.training.noise import ALL, make_noise
 from coalmine.training.optimizers import Update
 from coalmine.training.pair import PairedSums
 from coalmine.training.products import padded
+from coalmine.training.stages import StageSums, StageTable
 from coalmine.training.sums import AlikeSums, CanaryGradient, CanaryRows, CanaryTerm, NoSums, Sums, TiledSums, Vectors
 
 _CHECKS = 16
@@ -41,12 +44,17 @@ class StackResult:
     failures: dict[int, str]
 
 
-def make_table(job: Job) -> Table | CompiledTable | None:
+RowTable = Table | CompiledTable | StageTable
+
+
+def make_table(job: Job) -> RowTable | None:
     """The rows of a data set for every stack of a training, as the kernels want them that will do the work."""
     if not isinstance(job.neighbours.base, Dataset):
         return None
     if compiled.fits(job) and backends.compiled(device=job.device, dtype=job.dtype):
         return CompiledTable(job.neighbours)
+    if stages.fits(job) or compiled_stages.fits(job):
+        return StageTable(job)
     return Table(
         job.neighbours,
         classes=job.network.classes,
@@ -65,7 +73,7 @@ class Stack:
         *,
         trials: NDArray[np.int64],
         worlds: NDArray[np.int64],
-        table: Table | CompiledTable | None,
+        table: RowTable | None,
         room: int = 0,
     ) -> None:
         """``room``: on a GPU, stacks are filled up to this many models, so that every stack has the same shapes."""
@@ -104,7 +112,7 @@ class Stack:
         elif isinstance(canary, GradientRows):
             self._canary = CanaryRows(job, vectors, canary)
 
-    def _make_sums(self, table: Table | CompiledTable | None) -> Sums:
+    def _make_sums(self, table: RowTable | None) -> Sums:
         """What sums up the clipped gradients of the rows that a step draws."""
         job, vectors, base = self._job, self._vectors, self._job.neighbours.base
         if isinstance(base, AlikeRows):
@@ -113,6 +121,8 @@ class Stack:
             return NoSums(vectors)
         if isinstance(table, CompiledTable):
             return CompiledSums(job, vectors, table)
+        if isinstance(table, StageTable):
+            return (StageSums if stages.fits(job) else CompiledStages)(job, vectors, table)
         if job.paired:
             return PairedSums(job, vectors, table, self._engine)
         # A large model's noise is added while its gradient is in the cache, unless the sum is to be seen without it.
@@ -144,22 +154,31 @@ class Stack:
         previous = torch.zeros_like(parameters) if job.watched else None
         failed_at: dict[int, int] = {}
         check = max(1, job.config.steps // _CHECKS)
-        for step in range(1, job.config.steps + 1):
-            if previous is not None:
-                previous.copy_(parameters)
-            self._step(StackState(self._trials, step, parameters, gradient if step > 1 else None))
-            if observer is not None and previous is not None:
-                pair = self._sums.shown() if isinstance(self._sums, PairedSums) else None
-                shared = None if self._canary is None or self._canary.shared is None else self._canary.shared[:used]
-                observer.observe(Iterate(self._trials, step, previous, parameters, gradient, pair, shared))
-            if step % check == 0 or step == job.config.steps:
-                for position in not_finite(parameters):
-                    failed_at.setdefault(position, step)
+        with self._drawing() as draw:
+            for step in range(1, job.config.steps + 1):
+                if previous is not None:
+                    previous.copy_(parameters)
+                self._step(draw(), StackState(self._trials, step, parameters, gradient if step > 1 else None))
+                if observer is not None and previous is not None:
+                    pair = self._sums.shown() if isinstance(self._sums, PairedSums) else None
+                    shared = None if self._canary is None or self._canary.shared is None else self._canary.shared[:used]
+                    observer.observe(Iterate(self._trials, step, previous, parameters, gradient, pair, shared))
+                if step % check == 0 or step == job.config.steps:
+                    for position in not_finite(parameters):
+                        failed_at.setdefault(position, step)
         return finish(job, self._engine, parameters, trials=self._trials, failed_at=failed_at)
 
-    def _step(self, state: StackState) -> None:
-        """One step of DP-SGD for every model."""
-        drawn = [next(draw) for draw in self._draws]
+    @contextlib.contextmanager
+    def _drawing(self) -> Iterator[Callable[[], list[Any]]]:
+        """What gives the rows of each step; beside a GPU other threads draw while this one starts kernels."""
+        if self._job.device.type == "cpu":
+            yield lambda: [next(draw) for draw in self._draws]
+            return
+        with sampling.DrawnAhead(self._draws, steps=self._job.config.steps) as ahead:
+            yield ahead.step
+
+    def _step(self, drawn: list[Any], state: StackState) -> None:
+        """One step of DP-SGD for every model, on the rows that each of them drew."""
         if self._canary is None:
             self._sums(drawn, state)
         else:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from coalmine.errors import InvalidInputError
 from coalmine.records import Sampling
-from coalmine.training.batching import Batcher, Examples, FullBatcher, Table, width
+from coalmine.training.batching import Batcher, FullBatcher, Table, width
 from coalmine.training.canary import (
     AdaptiveExample,
     AdaptiveGradient,
@@ -174,6 +174,52 @@ class CanaryRows(CanaryTerm):
             gradient.index_put_((self._places[index].view(-1),), self._values[index].view(-1), accumulate=True)
 
 
+class ChosenRows:
+    """The examples that an adaptive canary chooses, checked, for the whole stack."""
+
+    def __init__(self, job: Job, vectors: Vectors, canary: AdaptiveExample) -> None:
+        self._job, self._vectors, self._canary = job, vectors, canary
+
+    def __call__(self, drawn: list[Any], state: StackState) -> tuple[Tensor, Tensor]:
+        """Inputs ``[S, k, ...]`` and labels ``[S, k]``.
+
+        A canary without memory gives a model the same examples whether or not others are asked beside it, so on a CPU,
+        where models take turns anyway, only those are asked for whose batch holds the canary.
+        """
+        job, vectors, canary = self._job, self._vectors, self._canary
+        if job.device.type != "cpu" or not canary.memoryless:
+            inputs, labels = self._checked(state)
+            return vectors.filled(inputs), vectors.filled(labels)
+        shape = (vectors.used, canary.copies)
+        inputs = torch.zeros((*shape, *job.network.input_shape), dtype=job.dtype)
+        labels = torch.zeros(shape, dtype=torch.int64)
+        needed = [position for position, rows in enumerate(drawn) if rows.size and int(rows.max()) >= job.rows]
+        if needed:
+            gradient = None if state.private_gradient is None else state.private_gradient[needed]
+            part = StackState(state.trials[needed], state.step, state.parameters[needed], gradient)
+            inputs[needed], labels[needed] = self._checked(part)
+        return inputs, labels
+
+    def _checked(self, state: StackState) -> tuple[Tensor, Tensor]:
+        """What the canary gives for these models."""
+        job, canary, network = self._job, self._canary, self._job.network
+        x, y = canary.examples(state)
+        inputs, labels = torch.as_tensor(x), torch.as_tensor(y)
+        expected = (state.trials.size, canary.copies)
+        shape = (*expected, *network.input_shape)
+        if tuple(inputs.shape) != shape or tuple(labels.shape) != expected:
+            raise InvalidInputError(
+                f"the canary gave inputs of shape {tuple(inputs.shape)} and labels of shape {tuple(labels.shape)}: "
+                f"expected {shape} and {expected}"
+            )
+        if not ((labels >= 0) & (labels < network.classes)).all():
+            raise InvalidInputError(
+                f"the canary gave labels from {labels.min()} to {labels.max()}: expected 0 to {network.classes - 1}"
+            )
+        kind = torch.int64 if takes_tokens(network) else job.dtype
+        return inputs.to(device=job.device, dtype=kind), labels.to(device=job.device, dtype=torch.int64)
+
+
 @dataclasses.dataclass(frozen=True)
 class Tile:
     """A few models of the stack that go through forward and backward together."""
@@ -201,7 +247,7 @@ class TiledSums:
         self._job, self._vectors, self._engine, self._then = job, vectors, engine, then
         self._clip = job.config.kernel_clip(job.device.type)
         canary = job.neighbours.canary
-        self._canary = canary if isinstance(canary, AdaptiveExample) else None
+        self._chosen = ChosenRows(job, vectors, canary) if isinstance(canary, AdaptiveExample) else None
         self._tiles = list(self._make_tiles(table, neighbours or job.neighbours))
 
     def _make_tiles(self, table: Table, neighbours: Neighbours) -> Iterator[Tile]:
@@ -227,7 +273,10 @@ class TiledSums:
 
     def __call__(self, drawn: list[Any], state: StackState) -> None:
         """Tile by tile, an adaptive canary's examples in their places."""
-        examples = None if self._canary is None else self._examples(self._canary, drawn, state)
+        examples = None
+        if self._chosen is not None:
+            inputs, labels = self._chosen(drawn, state)
+            examples = inputs, torch.nn.functional.one_hot(labels, self._job.network.classes).to(self._job.dtype)
         # Inference mode spares each call some bookkeeping; torch.func cannot work within it.
         with torch.inference_mode(isinstance(self._engine, ClosedForm)):
             for tile in self._tiles:
@@ -236,43 +285,3 @@ class TiledSums:
                     self._engine.clipped_sums(tile.views, tile.out, batch, clip=self._clip, accumulate=number > 0)
                 if self._then is not None:
                     self._then(tile.part)
-
-    def _examples(self, canary: AdaptiveExample, drawn: list[Any], state: StackState) -> Examples:
-        """An adaptive canary's inputs and one-hot labels, for the whole stack.
-
-        A canary without memory gives a model the same examples whether or not others are asked beside it, so on a CPU,
-        where models take turns anyway, only those are asked for whose batch holds the canary.
-        """
-        job, vectors = self._job, self._vectors
-        if job.device.type != "cpu" or not canary.memoryless:
-            inputs, targets = self._chosen(canary, state)
-            return vectors.filled(inputs), vectors.filled(targets)
-        shape = (vectors.used, canary.copies)
-        inputs = torch.zeros((*shape, *job.network.input_shape), dtype=job.dtype)
-        targets = torch.zeros((*shape, job.network.classes), dtype=job.dtype)
-        needed = [position for position, rows in enumerate(drawn) if rows.size and int(rows.max()) >= job.rows]
-        if needed:
-            gradient = None if state.private_gradient is None else state.private_gradient[needed]
-            part = StackState(state.trials[needed], state.step, state.parameters[needed], gradient)
-            inputs[needed], targets[needed] = self._chosen(canary, part)
-        return inputs, targets
-
-    def _chosen(self, canary: AdaptiveExample, state: StackState) -> Examples:
-        """What an adaptive canary gives for these models, checked."""
-        network, job = self._job.network, self._job
-        x, y = canary.examples(state)
-        inputs, labels = torch.as_tensor(x), torch.as_tensor(y)
-        expected = (state.trials.size, canary.copies)
-        shape = (*expected, *network.input_shape)
-        if tuple(inputs.shape) != shape or tuple(labels.shape) != expected:
-            raise InvalidInputError(
-                f"the canary gave inputs of shape {tuple(inputs.shape)} and labels of shape {tuple(labels.shape)}: "
-                f"expected {shape} and {expected}"
-            )
-        if not ((labels >= 0) & (labels < network.classes)).all():
-            raise InvalidInputError(
-                f"the canary gave labels from {labels.min()} to {labels.max()}: expected 0 to {network.classes - 1}"
-            )
-        targets = torch.nn.functional.one_hot(labels.long(), network.classes)
-        kind = torch.int64 if takes_tokens(network) else job.dtype
-        return inputs.to(device=job.device, dtype=kind), targets.to(device=job.device, dtype=job.dtype)

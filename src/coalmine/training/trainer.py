@@ -15,17 +15,17 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
 from coalmine.roles import Observer, View
-from coalmine.training import backends, fused, networks
-from coalmine.training.batching import Table, width
+from coalmine.training import backends, compiled_stages, fused, networks, stages
+from coalmine.training.batching import width
 from coalmine.training.canary import ExampleCanary, GradientCanary, GradientRows, Neighbours
-from coalmine.training.compiled import CompiledTable
 from coalmine.training.config import GivenWeights, TrainingConfig
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.job import Job
 from coalmine.training.layers import Embedding
 from coalmine.training.modules import FromModule, check_independence
 from coalmine.training.pair import check_pair
-from coalmine.training.stack import Stack, StackResult, make_table
+from coalmine.training.stack import RowTable, Stack, StackResult, make_table
+from coalmine.training.stages import StageTable
 
 CPU_STACK = 16
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
@@ -93,7 +93,7 @@ def train(
     if job.paired:
         check_pair(neighbours)
     place, refused = job.device, fused.refusal(job)
-    if config.products == "bf16" and place.type == "cuda" and refused is not None:
+    if config.products == "bf16" and place.type == "cuda" and refused is not None and not stages.fits(job):
         raise UnsupportedError(f"products = 'bf16' is for the fused kernels, which cannot train this: it {refused}")
     size = fused.STACK if refused is None else choose_stack(job)
     if stack is not None and place.type == "cpu":
@@ -129,17 +129,18 @@ def train(
         scores=np.concatenate(scores) if scores else None,
         failures={trial: reason for one in done for trial, reason in one.failures.items()},
         notes=tuple(notes),
-        precision=_precision_name(config, place),
+        precision=_precision_name(job, staged=refused is not None and (stages.fits(job) or compiled_stages.fits(job))),
         device=str(place),
         stack=size,
     )
 
 
 def _train_stack(
-    job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], table: Table | CompiledTable | None, size: int
+    job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], table: RowTable | None, size: int
 ) -> StackResult:
     """One stack; its memory is free again when this returns."""
-    room = size if job.device.type == "cuda" else 0
+    # Kernels that compute each model by itself need no idle models beside it to keep its bits.
+    room = size if job.device.type == "cuda" and not isinstance(table, StageTable) else 0
     return Stack(job, trials=trials, worlds=worlds, table=table, room=room).train()
 
 
@@ -232,6 +233,8 @@ def choose_stack(job: Job) -> int:
     >>> choose_stack(Job(networks.Mlp(784), Neighbours(base), config, "an example", torch.device("cpu")))
     16
     """
+    if stages.fits(job):
+        return stages.stack_size(job)
     most, budget = (CPU_STACK, 2**31) if job.device.type == "cpu" else (GPU_STACK, 2**33)
     floats = 8 * networks.parameter_count(job.network)
     if isinstance(job.neighbours.base, Dataset):
@@ -266,11 +269,13 @@ def one_thread(device: torch.device | None = None) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _precision_name(config: TrainingConfig, device: torch.device) -> str:
-    """What the numbers were computed in, and whether by compiled kernels: those round otherwise in the last bits."""
-    if backends.compiled(device=device, dtype=torch.float32) and config.dtype == "float32":
-        return f"{config.dtype} compiled"
-    return config.products if config.products != "float32" and device.type == "cuda" else config.dtype
+def _precision_name(job: Job, *, staged: bool) -> str:
+    """What the numbers were computed in, and whether by kernels that round otherwise than torch in the last bits."""
+    config = job.config
+    name = config.products if config.products != "float32" and job.device.type == "cuda" else config.dtype
+    if backends.compiled(device=job.device, dtype=torch.float32) and config.dtype == "float32":
+        name += " compiled"
+    return f"{name} stages" if staged else name
 
 
 @contextlib.contextmanager

@@ -1,0 +1,194 @@
+"""Model-steps a second of DP-SGD on convolution networks: Coalmine, a torch.func ensemble, and one model in Opacus.
+
+``python benchmarks/bench_convolution.py --device cuda --network mnist --products tf32`` trains a stack of models from
+their starts, batches and noise included; ``--peers`` times the same steps by ``torch.func`` (per-example gradients of
+several models at once, by ``vmap`` over models and examples) and by Opacus (one model), without their data loaders.
+Rows are random numbers: what is computed does not depend on them. Every number is the median of three rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from coalmine.training import BernauCnn, Dataset, ExampleCanary, NasrCnn, Neighbours, TrainingConfig, module, train
+
+CLIP, NOISE, RATE = 1.0, 1.1, 0.15
+ROUNDS = 3
+NETWORKS: dict[str, tuple[Any, int, int]] = {
+    "mnist": (NasrCnn(), 60_000, 256),
+    "cifar10": (NasrCnn(input_shape=(3, 32, 32)), 50_000, 256),
+    "bernau": (BernauCnn(), 100, 100),
+}
+"""Network, rows, and rows a step (all of them: full batches)."""
+
+
+def _data(network: Any, rows: int) -> tuple[Any, Any]:
+    rng = np.random.default_rng(0)
+    x = rng.random((rows, *network.input_shape), dtype=np.float32)
+    return x, rng.integers(0, network.classes, size=rows)
+
+
+def _median(work: Callable[[int], None], *, device: str) -> float:
+    """Seconds of a round, after one that compiles and warms up."""
+    seconds = []
+    for number in range(ROUNDS + 1):
+        _wait(device)
+        start = time.perf_counter()
+        work(number)
+        _wait(device)
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def ours(name: str, *, models: int, steps: int, device: str, products: str) -> dict[str, Any]:
+    """Trainings of so many models for so many steps, everything included."""
+    network, rows, batch = NETWORKS[name]
+    x, y = _data(network, rows)
+    neighbours = Neighbours(Dataset(x, y), canary=ExampleCanary(x[0], 1))
+    sampling: dict[str, Any] = {"sampling": "full"} if batch == rows else {"batch_size": batch}
+    config = TrainingConfig(
+        steps=steps, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, products=products, **sampling
+    )
+    found = {}
+
+    def work(number: int) -> None:
+        trials = np.arange(number * models, (number + 1) * models)
+        result = train(
+            network, neighbours=neighbours, config=config, fingerprint="benchmark", trials=trials, worlds=trials % 2,
+            device=device,
+        )  # fmt: skip
+        assert result.succeeded.all()
+        found.update(precision=result.precision, stack=result.stack)
+
+    seconds = _median(work, device=device)
+    return {"model_steps_per_second": models * steps / seconds, "models": models, "steps": steps, **found}
+
+
+def ensemble(name: str, *, models: int, steps: int, device: str) -> dict[str, Any]:
+    """The same steps by torch.func: per-example gradients of all models, clipped and added up."""
+    network, rows, batch = NETWORKS[name]
+    x, y = (torch.from_numpy(part).to(device) for part in _data(network, rows))
+    built = [module(network).to(device) for _ in range(models)]
+    parameters, buffers = stack_module_state(built)  # type: ignore[arg-type]
+    parameters = {key: value.detach() for key, value in parameters.items()}
+    base = module(network).to("meta")
+
+    def loss(weights: Any, row: Any, label: Any) -> Any:
+        logits = functional_call(base, (weights, buffers), (row[None],))
+        return nn.functional.cross_entropy(logits, label[None])
+
+    gradients = vmap(vmap(grad(loss), in_dims=(None, 0, 0)), in_dims=(0, 0, 0))
+
+    def work(number: int) -> None:
+        for _ in range(steps):
+            drawn = torch.randint(rows, (models, batch), device=device)
+            found = gradients(parameters, x[drawn], y[drawn])
+            norms = sum(g.flatten(2).square().sum(2) for g in found.values()).sqrt()  # type: ignore[union-attr]
+            factors = 1.0 / (norms / CLIP).clamp(min=1.0)
+            for key, value in parameters.items():
+                total = torch.einsum("sb,sb...->s...", factors, found[key])
+                value -= RATE * (total + NOISE * CLIP * torch.randn_like(value)) / batch
+
+    seconds = _median(work, device=device)
+    return {"model_steps_per_second": models * steps / seconds, "models": models, "steps": steps}
+
+
+def opacus(name: str, *, steps: int, device: str, mode: str) -> dict[str, Any]:
+    """One model in Opacus, its batches cut straight from a tensor on the device."""
+    from opacus import GradSampleModule
+    from opacus.grad_sample.grad_sample_module_fast_gradient_clipping import GradSampleModuleFastGradientClipping
+    from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
+    network, rows, batch = NETWORKS[name]
+    x, y = (torch.from_numpy(part).to(device) for part in _data(network, rows))
+    built, criterion = module(network).to(device), nn.CrossEntropyLoss()
+    options: dict[str, Any] = {"noise_multiplier": NOISE, "max_grad_norm": CLIP, "expected_batch_size": batch}
+    loss: Any = criterion
+    if mode == "ghost":
+        wrapped: Any = GradSampleModuleFastGradientClipping(built, max_grad_norm=CLIP, use_ghost_clipping=True)
+        optimizer: Any = DPOptimizerFastGradientClipping(torch.optim.SGD(wrapped.parameters(), lr=RATE), **options)
+        loss = DPLossFastGradientClipping(wrapped, optimizer, nn.CrossEntropyLoss(reduction="mean"))
+    else:
+        wrapped = GradSampleModule(built)
+        optimizer = DPOptimizer(torch.optim.SGD(wrapped.parameters(), lr=RATE), **options)
+
+    def work(number: int) -> None:
+        for _ in range(steps):
+            drawn = torch.randint(rows, (batch,), device=device)
+            optimizer.zero_grad()
+            loss(wrapped(x[drawn]), y[drawn]).backward()
+            optimizer.step()
+
+    return {"model_steps_per_second": steps / _median(work, device=device), "models": 1, "steps": steps}
+
+
+def run(
+    name: str = "mnist",
+    *,
+    models: int = 2,
+    steps: int = 2,
+    device: str = "cpu",
+    products: str = "float32",
+    peers: bool = True,
+) -> dict[str, Any]:
+    """All numbers of one network, by default on a CPU."""
+    if products == "tf32":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cudnn.allow_tf32 = True
+    found: dict[str, Any] = {"coalmine": ours(name, models=models, steps=steps, device=device, products=products)}
+    print(f"{name} {products}: coalmine {found['coalmine']}", flush=True)
+    if peers:
+        warnings.simplefilter("ignore")
+        jobs: dict[str, Callable[[], dict[str, Any]]] = {
+            "torch.func ensemble": lambda: ensemble(name, models=16, steps=5, device=device),
+            "opacus hooks": lambda: opacus(name, steps=20, device=device, mode="hooks"),
+            "opacus ghost": lambda: opacus(name, steps=20, device=device, mode="ghost"),
+        }
+        for key, job in jobs.items():
+            try:
+                found[key] = job()
+            except ImportError:
+                found[key] = None  # not installed
+            print(f"{name} {products}: {key} {found[key]}", flush=True)
+    return {f"convolution {name} {products} {device}": found}
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--network", default="mnist", choices=sorted(NETWORKS))
+    parser.add_argument("--products", default="float32", help="on a GPU: float32 or tf32")
+    parser.add_argument("--models", type=int, default=2, help="models that are trained together")
+    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--peers", action="store_true", help="time torch.func and Opacus too")
+    parser.add_argument("--output", help="a file for the numbers, as JSON")
+    options = parser.parse_args()
+    found = run(
+        options.network, models=options.models, steps=options.steps, device=options.device, products=options.products,
+        peers=options.peers,
+    )  # fmt: skip
+    if options.output:
+        with open(options.output, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

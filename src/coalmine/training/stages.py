@@ -1,0 +1,449 @@
+"""Clipped sums of convolution networks on a GPU by a few Triton kernels, without patches or gradients in memory.
+
+A network is a chain of *stages*. A stage is one product with a patch of its input at every place (a convolution; a
+dense layer is a convolution whose kernel covers the whole picture), an activation, and pooling. A step computes, for
+each stage, outputs, errors, squared norms of each example's gradient, and the sum of the clipped gradients. Patches are
+read where they lie, the first stage's in the data set itself, and an example's gradient (few numbers for a convolution)
+lives in registers: it is built once for its norm and once more for the sum. The factor of the clipping multiplies the
+finished gradient, so what is added is what the norm was taken of, however the factors of the products are rounded.
+
+Each model is computed by programs of its own with tiles of fixed shapes, so how many models are stacked cannot touch
+a result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coalmine.records import Sampling
+from coalmine.training.backends import stage_kernels as kernels
+from coalmine.training.batching import width
+from coalmine.training.canary import AdaptiveExample, StackState
+from coalmine.training.convolution import Conv2d, Pad2d, Pool2d
+from coalmine.training.data import Dataset
+from coalmine.training.job import Job
+from coalmine.training.layers import Activation, Flatten, Linear
+from coalmine.training.networks import Network
+from coalmine.training.sums import ChosenRows, Vectors
+
+MOST_OUTPUTS = 128
+"""Channels of a convolution or units of a dense layer: they share a tile."""
+_BUDGET = 2**33
+"""Bytes that the buffers of a stack may take, about."""
+_STACK = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One stage for one example: sides of its picture with the zeros around it, its kernel, activation and pooling."""
+
+    channels: int
+    high: int
+    wide: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    outputs: int
+    bias: bool
+    place: int
+    """Where its parameters begin in the parameter vector."""
+    before: tuple[int, int] = (0, 0)
+    """Rows of zeros above and columns of zeros left of the picture."""
+    activation: str = "none"
+    pooling: tuple[str, int, int] = ("max", 1, 1)
+    """Kind, side of the window, stride."""
+    folds: tuple[int, int] = (1, 1)
+    """How many rows and columns of the picture became channels."""
+
+    @functools.cached_property
+    def room(self) -> int:
+        """Channels in memory: whole vectors of four, if there is more than one."""
+        return self.channels if self.channels == 1 else -(-self.channels // 4) * 4
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Numbers of a picture in memory."""
+        return self.high * self.wide * self.room
+
+    @functools.cached_property
+    def output(self) -> tuple[int, int]:
+        """Places of its output, down and right."""
+        down, right = (
+            (side - kernel) // stride + 1
+            for side, kernel, stride in zip((self.high, self.wide), self.kernel, self.stride, strict=True)
+        )
+        return down, right
+
+    @functools.cached_property
+    def places(self) -> int:
+        """How often its kernel is applied."""
+        return math.prod(self.output)
+
+    @functools.cached_property
+    def pooled(self) -> tuple[int, int]:
+        """Places after pooling."""
+        _, window, step = self.pooling
+        down, right = ((side - window) // step + 1 for side in self.output)
+        return down, right
+
+    @functools.cached_property
+    def parameters(self) -> int:
+        """How many it has."""
+        return self.outputs * (self.channels * math.prod(self.kernel) + self.bias)
+
+    @functools.cached_property
+    def packed(self) -> int:
+        """Numbers that its weights and biases take in the order of a patch."""
+        return self.outputs * (self.room * math.prod(self.kernel) + 1)
+
+    def folded(self) -> Stage:
+        """The same stage with stride 1: the rows and columns that a stride steps over become channels.
+
+        A patch then lies in fewer and longer pieces. It is for the first stage, whose pictures are laid out once.
+        """
+        if self.stride == (1, 1) or self.places == 1:
+            return self
+        down, right = self.stride
+        kernel = (-(-self.kernel[0] // down), -(-self.kernel[1] // right))
+        sides = (self.output[0] + kernel[0] - 1, self.output[1] + kernel[1] - 1)
+        return dataclasses.replace(
+            self, channels=self.channels * down * right, high=sides[0], wide=sides[1], kernel=kernel, stride=(1, 1),
+            folds=self.stride,
+        )  # fmt: skip
+
+    def laid_out(self, pictures: Tensor) -> Tensor:
+        """Pictures ``[B, channels, high, wide]``, as the stage's kernels take them: ``[B, size]``."""
+        (down, right), (top, left) = self.folds, self.before
+        channels = self.channels // (down * right)
+        high, wide = self.high * down, self.wide * right
+        around = torch.nn.functional.pad(
+            pictures, (left, wide - left - pictures.shape[3], top, high - top - pictures.shape[2])
+        )
+        cut = around.view(-1, channels, self.high, down, self.wide, right).permute(0, 2, 4, 3, 5, 1)
+        out = pictures.new_zeros((len(pictures), self.high, self.wide, self.room))
+        out[..., : self.channels] = cut.flatten(3)
+        return out.flatten(1)
+
+    def order(self, given: Stage) -> NDArray[np.int32]:
+        """For each packed number its place in the parameter vector, −1 for none; ``given``: the stage unfolded."""
+        (down, right), (high, wide) = self.folds, self.kernel
+        numbers = np.arange(given.parameters - given.outputs * given.bias).reshape(
+            given.outputs, given.channels, *given.kernel
+        )
+        full = np.full((given.outputs, given.channels, high * down, wide * right), -1)
+        full[:, :, : given.kernel[0], : given.kernel[1]] = numbers + given.place
+        cut = full.reshape(given.outputs, given.channels, high, down, wide, right).transpose(0, 2, 4, 3, 5, 1)
+        order = np.full((given.outputs, high, wide, self.room), -1)
+        order[..., : self.channels] = cut.reshape(given.outputs, high, wide, -1)
+        biases = np.arange(given.outputs) + given.place + numbers.size if given.bias else np.full(given.outputs, -1)
+        return np.concatenate([order.ravel(), biases]).astype(np.int32)
+
+
+def stages(network: Network) -> tuple[Stage, ...] | None:
+    """The network as a chain of stages; None if it is none.
+
+    >>> from coalmine.training.networks import NasrCnn
+    >>> [(stage.places, stage.parameters) for stage in stages(NasrCnn())]
+    [(196, 1040), (25, 8224), (1, 16416), (1, 330)]
+    """
+    shape = network.input_shape
+    if len(shape) not in (1, 3):
+        return None
+    picture = (*shape, 1, 1) if len(shape) == 1 else shape
+    flat, place = len(shape) == 1, 0
+    around = [0, 0, 0, 0]  # left, right, top, bottom
+    chain: list[Stage] = []
+    for layer in network.layers():
+        last = chain[-1] if chain and not any(around) else None
+        if isinstance(layer, Pad2d):
+            around = [a + b for a, b in zip(around, (layer.left, layer.right, layer.top, layer.bottom), strict=True)]
+        elif isinstance(layer, Conv2d | Linear):
+            if isinstance(layer, Linear) and not flat:
+                return None
+            padding = layer.padding if isinstance(layer, Conv2d) else 0
+            left, right, top, bottom = (side + padding for side in around)
+            high, wide = picture[1] + top + bottom, picture[2] + left + right
+            kernel = (layer.kernel, layer.kernel) if isinstance(layer, Conv2d) else (high, wide)
+            stride = (layer.stride, layer.stride) if isinstance(layer, Conv2d) else kernel
+            if kernel == (high, wide):
+                stride = kernel  # one place: any stride is right, and this one has no idle place of the kernel
+            stage = Stage(picture[0], high, wide, kernel, stride, layer.outputs, layer.bias, place, (top, left))
+            chain.append(stage)
+            picture, around, place = (layer.outputs, *stage.output), [0, 0, 0, 0], place + stage.parameters
+        elif isinstance(layer, Activation) and last and last.activation == "none" and last.pooling[1] == 1:
+            chain[-1] = dataclasses.replace(last, activation=layer.kind)
+        elif isinstance(layer, Pool2d) and last and last.pooling[1] == 1 and not flat:
+            chain[-1] = dataclasses.replace(last, pooling=(layer.kind, layer.kernel, layer.step))
+            picture = (picture[0], *chain[-1].pooled)
+        elif isinstance(layer, Flatten) and not any(around) and not any(layer.shapes()):
+            flat = True
+        else:
+            return None
+    ends = bool(chain) and flat and chain[-1].activation == "none" and chain[-1].pooling[1] == 1
+    fits = ends and chain[-1].places == 1 and all(stage.outputs <= MOST_OUTPUTS for stage in chain)
+    return tuple(chain) if fits else None
+
+
+def fits(job: Job) -> bool:
+    """Whether these kernels can do the steps of this training."""
+    if kernels is None or job.device.type != "cuda" or job.config.dtype != "float32" or job.paired:
+        return False
+    base = job.neighbours.base
+    features = isinstance(base, Dataset) and base.x.dtype != np.int64
+    return features and stages(job.network) is not None
+
+
+def lanes(job: Job) -> int:
+    """How many rows of a batch go through together."""
+    return width(job.config, rows=job.rows, example_floats=1)
+
+
+def stack_size(job: Job) -> int:
+    """How many models to stack: their buffers are kept to about 8 GiB. Never changes a result."""
+    chain = stages(job.network)
+    assert chain is not None
+    example = sum(stage.places * stage.outputs for stage in chain) + sum(9 * stage.size // 4 for stage in chain[1:])
+    fit = max(1, _BUDGET // (4 * lanes(job) * example))
+    return int(min(_STACK, 2 ** int(math.log2(fit))))
+
+
+class StageTable:
+    """All rows that a step can draw, each as the first stage's picture: base rows first, then the canary's.
+
+    The examples of an adaptive canary differ from model to model: then there are places for those of a whole stack.
+    """
+
+    def __init__(self, job: Job) -> None:
+        chain = stages(job.network)
+        assert chain is not None
+        first = chain[0].folded()
+        self.stages = (first, *chain[1:])
+        self.orders = [
+            torch.from_numpy(stage.order(given)).to(job.device) for stage, given in zip(self.stages, chain, strict=True)
+        ]
+        x, labels = job.neighbours.all_rows()
+        self.rows = job.rows
+        self.copies = job.neighbours.copies if isinstance(job.neighbours.canary, AdaptiveExample) else 0
+        room = max(len(labels), self.rows + self.copies * (stack_size(job) if self.copies else 0))
+        self.x = torch.zeros((room, first.size), dtype=torch.float32, device=job.device)
+        self.labels = torch.zeros(room, dtype=torch.int32, device=job.device)
+        self._shape = job.network.input_shape if len(job.network.input_shape) == 3 else (first.channels, 1, 1)
+        for start in range(0, len(labels), 4096):
+            part = slice(start, min(start + 4096, len(labels)))
+            self.put(part, torch.from_numpy(x[part]).to(self.x), torch.from_numpy(labels[part]))
+
+    def put(self, rows: slice, x: Tensor, labels: Tensor) -> None:
+        """Write these rows, flat as torch has them, and their labels."""
+        self.x[rows] = self.stages[0].laid_out(x.reshape(-1, *self._shape))
+        self.labels[rows] = labels.to(self.labels)
+
+
+class _Drawn:
+    """Drawn rows on their way to the device: two places on the host, used in turn, so that nobody waits."""
+
+    def __init__(self, models: int, lanes: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self._index = [torch.zeros((models, lanes), dtype=torch.int32, pin_memory=pinned) for _ in range(2)]
+        self._count = [torch.zeros(models, dtype=torch.int32, pin_memory=pinned) for _ in range(2)]
+        self._sent: list[Any] = [None, None]
+        self._turn = 0
+        self.index = torch.zeros((models, lanes), dtype=torch.int32, device=device)
+        self.count = torch.zeros(models, dtype=torch.int32, device=device)
+
+    def send(self, rows: Sequence[Any]) -> None:
+        """Rows of each model, at most as many as there are lanes."""
+        turn = self._turn = 1 - self._turn
+        if self._sent[turn] is not None:
+            self._sent[turn].synchronize()
+        index, count = self._index[turn].numpy(), self._count[turn].numpy()
+        for line, mine in zip(index, rows, strict=True):
+            line[: mine.size] = mine
+        count[:] = [mine.size for mine in rows]
+        self.index.copy_(self._index[turn], non_blocking=True)
+        self.count.copy_(self._count[turn], non_blocking=True)
+        if self.index.is_cuda:
+            self._sent[turn] = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._sent[turn].record()
+
+
+class StageSums:
+    """Clipped sums of a stack of networks that are chains of stages."""
+
+    def __init__(self, job: Job, vectors: Vectors, table: StageTable) -> None:
+        self._vectors, self._table, self._stages = vectors, table, table.stages
+        models, device = vectors.models, vectors.parameters.device
+        canary = job.neighbours.canary
+        self._chosen = ChosenRows(job, vectors, canary) if isinstance(canary, AdaptiveExample) else None
+        self._full = job.config.sampling is Sampling.FULL
+        self._lanes, self._scale = lanes(job), 1.0 / job.batch
+        self._clip = job.config.kernel_clip("cuda")
+        self._exact = {"float32": "tf32x3"}.get(job.config.products, job.config.products)
+        self._tiles = [_tiles(stage, exact=self._exact == "tf32x3") for stage in table.stages]
+        self._drawn: list[_Drawn] = []
+
+        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros((models, self._lanes, *shape), dtype=dtype, device=device)
+
+        chain = self._stages
+        self._y = [room(stage.places * stage.outputs) for stage in chain]
+        self._x = [table.x, *(room(stage.size) for stage in chain[1:])]
+        self._d = [table.x[:0], *(room(stage.size) for stage in chain[1:])]
+        self._which = [
+            room(math.prod(stage.pooled) * stage.outputs if stage.pooling[1] > 1 else 1, dtype=torch.int8)
+            for stage in chain
+        ]
+        self._norms = room()
+        self._weights = [torch.zeros((models, stage.packed), dtype=torch.float32, device=device) for stage in chain]
+        self._parts = [
+            torch.zeros((models, tiles.parts, stage.packed), dtype=torch.float32, device=device)
+            for stage, tiles in zip(chain, self._tiles, strict=True)
+        ]
+
+    def __call__(self, drawn: list[Any], state: StackState) -> None:
+        """The drawn rows' clipped gradients over the expected batch size."""
+        table = self._table
+        if self._chosen is not None:
+            x, labels = self._chosen(drawn, state)
+            place = slice(table.rows, table.rows + labels.numel())
+            table.put(place, x.flatten(0, 1), labels.flatten())
+            drawn = [np.where(rows < table.rows, rows, rows + model * table.copies) for model, rows in enumerate(drawn)]
+        longest = max(1, max(rows.size for rows in drawn))
+        for number, start in enumerate(range(0, longest, self._lanes)):
+            self._pass(self._sent(number, start, drawn), add=number > 0)
+
+    def _sent(self, number: int, start: int, drawn: list[Any]) -> _Drawn:
+        """The rows of one pass on the device. With full batches they are always the same, and stay there."""
+        place = number if self._full else 0
+        known = place < len(self._drawn)
+        if not known:
+            self._drawn.append(_Drawn(self._vectors.models, self._lanes, self._table.x.device))
+        if not (known and self._full):
+            self._drawn[place].send([rows[start : start + self._lanes] for rows in drawn])
+        return self._drawn[place]
+
+    def _pass(self, drawn: _Drawn, *, add: bool) -> None:
+        """At most as many rows of each model as there are lanes."""
+        chain, vectors, table, lanes = self._stages, self._vectors, self._table, self._lanes
+        models, index, count = vectors.models, drawn.index, drawn.count
+        parameters, stride, exact = vectors.parameters, vectors.parameters.stride(0), self._exact
+        last = len(chain) - 1
+        for i, stage in enumerate(chain):
+            tiles, block = self._tiles[i], 1024
+            kernels.pack[(-(-stage.packed // block), models)](
+                parameters, stride, table.orders[i], self._weights[i], SIZE=stage.packed, BLOCK=block
+            )
+            kernels.forward[(-(-lanes * stage.places // tiles.forward["ROWS"]), models)](
+                *(self._x[i], index, count, table.labels, self._weights[i], self._y[i]),
+                **self._patch(i), BIAS=stage.bias, ACT="softmax" if i == last else stage.activation, EXACT=exact,
+                **tiles.forward,
+            )  # fmt: skip
+            if i < last:
+                block = 1024
+                kernels.pool[(-(-lanes * math.prod(stage.pooled) * stage.outputs // block), models)](
+                    self._y[i], count, self._x[i + 1], self._which[i], **self._pool(i), BLOCK=block
+                )
+        for i in range(last, -1, -1):
+            stage, tiles = chain[i], self._tiles[i]
+            if i < last:
+                block = 1024
+                kernels.errors[(-(-lanes * stage.places * stage.outputs // block), models)](
+                    self._y[i], count, self._d[i + 1], self._which[i], **self._pool(i), BLOCK=block
+                )  # fmt: skip
+            given = (self._x[i], index, count, self._y[i], self._norms)
+            if stage.places == 1:
+                kernels.norms_of_one[(-(-lanes // 32), models)](
+                    *given, GATHER=i == 0, LANES=lanes, SIZE=stage.size, O=stage.outputs, OP=tiles.outputs,
+                    BIAS=stage.bias, ADD=i < last, ROWS=32, KB=64,
+                )  # fmt: skip
+            else:
+                kernels.norms_of_places[(lanes, models)](
+                    *given, **self._patch(i), BIAS=stage.bias, ADD=i < last, EXACT=exact, **tiles.norms
+                )  # fmt: skip
+            if i > 0:
+                rows = tiles.back["ROWS"]
+                (down, right), (high, wide) = stage.stride, (stage.high, stage.wide)
+                classes = min(down, high) * min(right, wide)
+                used = -(-high // down) * -(-wide // right)
+                kernels.back[(-(-lanes * used // rows), classes, models)](
+                    *(self._y[i], count, self._weights[i], self._d[i]), LANES=lanes, SIZE=stage.size, H=high, W=wide,
+                    C=stage.channels, CP=stage.room, NP=_power(stage.channels), KH=stage.kernel[0], KW=stage.kernel[1],
+                    SH=down, SW=right, OH=stage.output[0], OW=stage.output[1], O=stage.outputs,
+                    EXACT=exact, **tiles.back,
+                )  # fmt: skip
+        gradient = vectors.gradient
+        for i, stage in enumerate(chain):
+            tiles, block = self._tiles[i], 1024
+            inputs = stage.room * math.prod(stage.kernel)
+            kernels.sums[(-(-inputs // tiles.sums["KB"]), tiles.parts, models)](
+                *(self._x[i], index, count, self._y[i], self._norms, self._clip, self._parts[i]),
+                **self._patch(i), PARTS=tiles.parts, EXACT=exact, **tiles.sums,
+            )  # fmt: skip
+            kernels.collect[(-(-stage.packed // block), models)](
+                *(self._parts[i], table.orders[i], gradient, gradient.stride(0), self._scale),
+                SIZE=stage.packed, PARTS=tiles.parts, ADD=add, BLOCK=block,
+            )  # fmt: skip
+
+    def _patch(self, i: int) -> dict[str, Any]:
+        """How the patches of a stage lie."""
+        stage = self._stages[i]
+        (high, wide), (down, right) = stage.kernel, stage.stride
+        return {
+            "GATHER": i == 0, "LANES": self._lanes, "SIZE": stage.size, "W": stage.wide, "CP": stage.room,
+            "KH": high, "KW": wide, "SH": down, "SW": right, "OW": stage.output[1], "P": stage.places,
+            "O": stage.outputs, "OP": self._tiles[i].outputs,
+        }  # fmt: skip
+
+    def _pool(self, i: int) -> dict[str, Any]:
+        """How a stage's outputs are pooled into the next one's picture."""
+        stage, after = self._stages[i], self._stages[i + 1]
+        kind, window, step = stage.pooling
+        return {
+            "LANES": self._lanes, "OH": stage.output[0], "OW": stage.output[1], "O": stage.outputs,
+            "ACT": stage.activation, "KIND": kind,
+            "PK": window, "PS": step, "PH": stage.pooled[0], "PW": stage.pooled[1], "SIZE": after.size,
+            "W": after.wide, "CP": after.room, "TOP": after.before[0], "LEFT": after.before[1],
+        }  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles:
+    """Tiles of a stage's kernels, measured on an H200. They fix the order of sums, so they belong to the result."""
+
+    outputs: int
+    forward: dict[str, int]
+    norms: dict[str, int]
+    back: dict[str, int]
+    sums: dict[str, int]
+    parts: int
+    """A batch is added up in so many parts, to keep the whole device busy."""
+
+
+def _tiles(stage: Stage, *, exact: bool) -> Tiles:
+    """The tiles of a stage; ``exact``: for products of float32 accuracy, which take three times the registers."""
+    inputs, outputs = _power(stage.room * math.prod(stage.kernel)), _power(stage.outputs)
+    rows, many = 64 if exact else 128, stage.places > 64
+    forward = {"ROWS": rows, "KB": min(32, inputs), "num_warps": 4, "num_stages": 2}
+    back = {"ROWS": rows, "KB": min(32, outputs), "num_warps": 4, "num_stages": 2}
+    if stage.places == 1:
+        dense = {"KB": min(64, inputs), "num_warps": 4, "num_stages": 2}
+        return Tiles(outputs, {"ROWS": 64, **dense}, {}, {**back, "ROWS": 64}, {"PB": 64, **dense}, parts=1)
+    norms = {"PB": 32 if stage.places > 16 else 16, "KB": min(64, inputs), "num_warps": 1, "num_stages": 2}
+    sums = {**norms, "num_warps": 2}
+    if exact and not many:
+        norms["num_warps"] = 4
+    if not (exact or many):
+        sums |= {"KB": min(128, inputs), "num_warps": 4}
+    return Tiles(outputs, forward, norms, back, sums, parts=16 if many else 8)
+
+
+def _power(n: int) -> int:
+    """The next power of two of at least 16, the smallest tile of a matrix product."""
+    return max(16, 1 << (max(1, n) - 1).bit_length())

@@ -1,0 +1,239 @@
+"""Convolution networks by stages: which networks are chains of stages, and that the kernels compute what they should.
+
+The kernels run on a GPU, or with Triton and ``TRITON_INTERPRET=1`` on a CPU. What every engine must do on a GPU is in
+test_engines.py, where these kernels train the networks that are chains of stages.
+"""
+
+import numpy as np
+import pytest
+import reference
+import torch
+from engines import CUDA, INTERPRETED, data_for, worlds_with
+from torch import nn
+
+from coalmine.training import (
+    Activation,
+    BernauCnn,
+    Conv2d,
+    Flatten,
+    Linear,
+    Mlp,
+    NasrCnn,
+    Pad2d,
+    Pool2d,
+    Sequential,
+    TrainingConfig,
+    compiled_stages,
+    parameter_count,
+    stages,
+    train,
+)
+from coalmine.training.backends import SWITCH
+from coalmine.training.canary import StackState
+from coalmine.training.job import Job
+from coalmine.training.products import padded
+from coalmine.training.sampling import batches
+from coalmine.training.sums import Vectors
+
+ODD = Sequential(
+    (3, 11, 9),
+    4,
+    (
+        Conv2d(3, 5, 3, padding=1),
+        Activation("sigmoid"),
+        Conv2d(5, 7, 3, stride=2, padding=1),
+        Activation("relu"),
+        Pool2d("avg", 2),
+        Pad2d(1, 0, 0, 2),
+        Conv2d(7, 6, 2, bias=False),
+        Activation("tanh"),
+        Flatten(),
+        Linear(48, 9),
+        Activation("relu"),
+        Linear(9, 4),
+    ),
+)
+"""Sides, channels and classes that fill no tile, padding in every form, no activation twice, average pooling."""
+NETWORKS = {
+    "nasr": NasrCnn(input_shape=(1, 16, 16), classes=3),
+    "nasr, tanh": NasrCnn(input_shape=(1, 16, 16), classes=3, activation="tanh"),
+    "nasr, colors": NasrCnn(input_shape=(3, 18, 18), classes=3),
+    "odd": ODD,
+    "perceptron": Mlp(13, hidden=(7, 5), classes=3, activation="tanh"),
+}
+needs_kernels = pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+
+
+def plain(stage, x, vector):
+    """One stage by torch's own operations on its picture with the zeros around it."""
+    inputs = stage.channels * stage.kernel[0] * stage.kernel[1]
+    weight = vector[stage.place : stage.place + stage.outputs * inputs].view(
+        stage.outputs, stage.channels, *stage.kernel
+    )
+    bias = vector[stage.place + stage.outputs * inputs :][: stage.outputs] if stage.bias else None
+    (top, left), (high, wide) = stage.before, x.shape[2:]
+    x = nn.functional.pad(x, (left, stage.wide - wide - left, top, stage.high - high - top))
+    y = nn.functional.conv2d(x, weight, bias, stride=stage.stride)
+    assert tuple(y.shape[2:]) == stage.output
+    y = {"none": y, "relu": y.relu(), "tanh": y.tanh(), "sigmoid": y.sigmoid()}[stage.activation]
+    kind, window, step = stage.pooling
+    y = {"max": nn.functional.max_pool2d, "avg": nn.functional.avg_pool2d}[kind](y, window, step)
+    assert tuple(y.shape[2:]) == stage.pooled
+    return y
+
+
+@pytest.mark.parametrize("network", [*NETWORKS.values(), NasrCnn(), NasrCnn((3, 32, 32))], ids=str)
+def test_stages_one_after_the_other_are_the_network(network):
+    chain = stages.stages(network)
+    assert sum(stage.parameters for stage in chain) == parameter_count(network)
+    vector = torch.from_numpy(np.random.default_rng(3).normal(size=parameter_count(network)))
+    x = torch.from_numpy(data_for(network, 4).x).double()
+    expected = reference.load(network, vector)(x)
+    if x.dim() == 2:
+        x = x[:, :, None, None]
+    for stage in chain:
+        x = plain(stage, x, vector)
+    np.testing.assert_allclose(x.flatten(1).numpy(), expected.detach().numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        BernauCnn(),
+        Mlp(13, hidden=(200,), classes=3),
+        Sequential((5, 3), 3, (Linear(3, 4), Activation("relu"), Flatten(), Linear(20, 3))),
+        Sequential((1, 4, 4), 2, (Conv2d(1, 2, 2), Pad2d(1, 2, 0, 1), Activation("sigmoid"), Flatten(), Linear(48, 2))),
+        Sequential((1, 7, 7), 3, (Conv2d(1, 3, 2), Pool2d("max", 3), Activation("relu"), Flatten(), Linear(12, 3))),
+        Sequential((6,), 3, (Activation("tanh"), Linear(6, 3))),
+        Sequential((6,), 3, (Linear(6, 3), Activation("tanh"))),
+    ],
+    ids=str,
+)
+def test_other_networks_are_none(network):
+    assert stages.stages(network) is None
+
+
+def summed(network, neighbours, config, trials, worlds, steps=1, device=DEVICE, kind=stages.StageSums):
+    """Parameters, drawn rows and clipped sums of each trial, at the last of so many steps from the same models."""
+    job = Job(network, neighbours, config, "stages", torch.device("cpu"))
+    start = job.initial(trials).float() + 0.1 * torch.randn(1, parameter_count(network), generator=torch.manual_seed(0))
+    room = [torch.full((len(trials), padded(start.shape[1])), 7.0, device=device) for _ in range(2)]
+    vectors = Vectors(*(part[:, : start.shape[1]] for part in room), np.asarray(worlds), len(trials))
+    vectors.parameters.copy_(start)
+    job = Job(network, neighbours, config, "stages", device)
+    sums = kind(job, vectors, stages.StageTable(job))
+    draws = [
+        batches(neighbours, world=w, config=config, fingerprint="stages", trial=t)
+        for t, w in zip(trials, worlds, strict=True)
+    ]
+    for step in range(1, steps + 1):
+        drawn = [next(draw) for draw in draws]
+        sums(drawn, StackState(np.asarray(trials), step, vectors.parameters, None if step == 1 else vectors.gradient))
+    return start, drawn, vectors.gradient.cpu()
+
+
+@needs_kernels
+@pytest.mark.parametrize("sampling", ["poisson", "full"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_clipped_sums_are_those_of_the_reference(name, sampling):
+    network = NETWORKS[name]
+    neighbours = worlds_with(network, "example", "replace")
+    rate = {"sample_rate": 0.3} if sampling == "poisson" else {}
+    config = TrainingConfig(steps=3, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sampling=sampling, **rate)
+    start, drawn, found = summed(network, neighbours, config, [4, 7], [0, 1], steps=2)
+    for vector, rows, gradient in zip(start, drawn, found, strict=True):
+        expected = reference.private_gradient(network, vector.double(), neighbours, rows, config)
+        np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
+        assert np.abs(expected).max() > 1e-3
+
+
+@pytest.mark.skipif(compiled_stages.kernels is None, reason="needs numba")
+@pytest.mark.parametrize("name", ["nasr", "nasr, tanh", "nasr, colors"])
+def test_clipped_sums_on_a_processor_are_those_of_the_reference(name, monkeypatch):
+    """In groups of a few examples, the last of them not full."""
+    monkeypatch.setattr(compiled_stages, "_TOGETHER", 4 * 9 * 9 * 64)
+    network = NETWORKS[name]
+    neighbours = worlds_with(network, "example", "replace")
+    config = TrainingConfig(steps=3, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.6)
+    start, drawn, found = summed(
+        network, neighbours, config, [4, 7], [0, 1], 2, torch.device("cpu"), compiled_stages.CompiledStages
+    )
+    for vector, rows, gradient in zip(start, drawn, found, strict=True):
+        assert rows.size > 8
+        expected = reference.private_gradient(network, vector.double(), neighbours, rows, config)
+        np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
+
+
+def test_results_by_stages_say_so(monkeypatch):
+    """Their last bits differ from those of torch's operations, so a store must tell the two apart."""
+    pytest.importorskip("numba", reason="needs numba")
+    network = NETWORKS["nasr"]
+    config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.3)
+
+    def precision(kernels):
+        monkeypatch.setenv(SWITCH, kernels)
+        neighbours = worlds_with(network, "example")
+        return train(network, neighbours=neighbours, config=config, fingerprint="s", trials=[0], worlds=[0]).precision
+
+    assert (precision("0"), precision("1")) == ("float32", "float32 compiled stages")
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["nasr", "odd", "perceptron"])
+def test_a_model_has_the_same_bits_in_any_stack(name):
+    network = NETWORKS[name]
+    neighbours = worlds_with(network, "example")
+    config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.3)
+    _, _, together = summed(network, neighbours, config, [0, 1, 2, 3], [0, 1, 0, 1])
+    _, _, apart = summed(network, neighbours, config, [3, 1], [1, 1])
+    assert apart[0].numpy().tobytes() == together[3].numpy().tobytes()
+    assert apart[1].numpy().tobytes() == together[1].numpy().tobytes()
+    assert together[0].numpy().tobytes() != together[1].numpy().tobytes()
+
+
+@needs_kernels
+@pytest.mark.parametrize("canary", ["adaptive example", "memoryless example"])
+def test_an_adaptive_canary_has_examples_of_its_own_for_each_model(canary):
+    network = NETWORKS["perceptron"]
+    neighbours = worlds_with(network, canary)
+    config = TrainingConfig(steps=3, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.6)
+    trials = [4, 7, 9]
+    start, drawn, found = summed(network, neighbours, config, trials, [1, 1, 1], steps=2)
+    assert sum(int((rows >= 23).sum()) for rows in drawn) > 1
+    for trial, vector, rows, gradient in zip(trials, start, drawn, found, strict=True):
+        chosen = neighbours.canary.chosen(vector.double(), trial, 2)
+        expected = reference.private_gradient(network, vector.double(), neighbours, rows, config, chosen=chosen)
+        np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
+
+
+@needs_kernels
+def test_batches_larger_than_the_lanes_go_through_in_passes(monkeypatch):
+    from coalmine.training import batching
+
+    monkeypatch.setattr(batching, "MAX_WIDTH", 32)
+    network = NETWORKS["perceptron"]
+    neighbours = worlds_with(network, "example", base=data_for(network, 90))
+    for sampling, rate in (("poisson", {"sample_rate": 0.6}), ("full", {})):
+        config = TrainingConfig(steps=2, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sampling=sampling, **rate)
+        start, drawn, found = summed(network, neighbours, config, [4, 7], [0, 1], steps=2)
+        for vector, rows, gradient in zip(start, drawn, found, strict=True):
+            assert rows.size > 32
+            expected = reference.private_gradient(network, vector.double(), neighbours, rows, config)
+            np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.skipif(not CUDA, reason="needs a CUDA device")
+@pytest.mark.parametrize("products", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize("name", ["nasr", "odd"])
+def test_a_clipped_gradient_never_exceeds_the_clip_whatever_the_products(name, products):
+    """One row, clipped hard: what it adds to the sum is at most C long, though the factors were rounded."""
+    network, lengths = NETWORKS[name], []
+    config = TrainingConfig(
+        steps=1, clip=0.5, noise_multiplier=0.0, learning_rate=1.0, sampling="full", products=products
+    )
+    for seed in range(4):
+        neighbours = worlds_with(network, "none", base=data_for(network, 1, seed=seed))
+        _, _, found = summed(network, neighbours, config, [seed], [0])
+        lengths.append(float(found[0].double().norm()))
+    assert 0.49 < max(lengths) <= 0.5 * (1 + 1e-5)

@@ -43,10 +43,12 @@ BAD: dict[str, st.SearchStrategy[Any]] = {
     "relation": st.one_of(never_a_number, st.just("zero_out")),
     "points": st.one_of(never_a_number, st.integers(max_value=1), not_whole),
     "delta_floor": outside_open_unit,
+    "added": st.sampled_from([None, 0, 1, "yes", 0.5, [], object()]),
     "coarser": st.one_of(never_a_number, negative, st.just(0.0)),
 }
 
 FINE: dict[str, Any] = {
+    "added": False,
     "mechanism": GOOD,
     "delta": 1e-3,
     "epsilon": 1.0,

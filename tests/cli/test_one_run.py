@@ -323,5 +323,6 @@ def test_in_python_a_judged_run_is_kept_too(capsys, tmp_path):
     with Store.open(tmp_path / "kept.db") as store:
         [entry] = results.every(store)
     assert (entry.name, entry.tags, entry.summary["outcome"]) == ("canaries", ("nightly",), "refuted")
-    assert entry.summary["epsilon"] == result.epsilon
+    assert entry.summary["epsilon"] == result.proved.epsilon  # nothing is assumed of it
+    assert "dpsgd" not in result.proved.method
     assert entry.summary["subject"] == "dirac canaries"

@@ -210,6 +210,7 @@ def trade_off(mechanism: DpSgd, *, added: bool = False) -> curves.TradeOff:
     (0.0143, 0.0191)
     """
     _validate.instance("mechanism", mechanism, DpSgd)
+    _validate.instance("added", added, bool)
     if mechanism.sampling is Sampling.SHUFFLE:
         raise UnsupportedError("sampling = 'shuffle' has no known trade-off curve: expected 'poisson' or 'full'")
     if mechanism.sample_rate == 1.0:

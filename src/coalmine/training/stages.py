@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from coalmine.records import Sampling
 from coalmine.training.backends import stage_kernels as kernels
 from coalmine.training.batching import width
 from coalmine.training.canary import AdaptiveExample, StackState
-from coalmine.training.convolution import Conv2d, Pad2d, Pool2d
+from coalmine.training.convolution import Conv2d, GroupNorm, Pad2d, Pool2d
 from coalmine.training.data import Dataset
 from coalmine.training.job import Job
 from coalmine.training.layers import Activation, Flatten, Linear
@@ -60,6 +61,9 @@ class Stage:
     activation: str = "none"
     pooling: tuple[str, int, int] = ("max", 1, 1)
     """Kind, side of the window, stride."""
+    groups: int = 0
+    """Groups of channels of a norm before the activation (its scales and shifts come after the weights); 0: none."""
+    epsilon: float = 0.0
     folds: tuple[int, int] = (1, 1)
     """How many rows and columns of the picture became channels."""
 
@@ -96,7 +100,7 @@ class Stage:
 
     @functools.cached_property
     def parameters(self) -> int:
-        """How many it has."""
+        """How many it has, without those of a norm."""
         return self.outputs * (self.channels * math.prod(self.kernel) + self.bias)
 
     @functools.cached_property
@@ -114,7 +118,7 @@ class Stage:
         down, right = self.stride
         kernel = (-(-self.kernel[0] // down), -(-self.kernel[1] // right))
         sides = (self.output[0] + kernel[0] - 1, self.output[1] + kernel[1] - 1)
-        return dataclasses.replace(
+        return replace(
             self, channels=self.channels * down * right, high=sides[0], wide=sides[1], kernel=kernel, stride=(1, 1),
             folds=self.stride,
         )  # fmt: skip
@@ -178,10 +182,15 @@ def stages(network: Network) -> tuple[Stage, ...] | None:
             stage = Stage(picture[0], high, wide, kernel, stride, layer.outputs, layer.bias, place, (top, left))
             chain.append(stage)
             picture, around, place = (layer.outputs, *stage.output), [0, 0, 0, 0], place + stage.parameters
+        elif isinstance(layer, GroupNorm) and last and last == replace(last, activation="none", groups=0) and not flat:
+            if last.pooling[1] > 1:
+                return None
+            chain[-1] = replace(last, groups=layer.groups, epsilon=layer.epsilon)
+            place += 2 * layer.channels
         elif isinstance(layer, Activation) and last and last.activation == "none" and last.pooling[1] == 1:
-            chain[-1] = dataclasses.replace(last, activation=layer.kind)
+            chain[-1] = replace(last, activation=layer.kind)
         elif isinstance(layer, Pool2d) and last and last.pooling[1] == 1 and not flat:
-            chain[-1] = dataclasses.replace(last, pooling=(layer.kind, layer.kernel, layer.step))
+            chain[-1] = replace(last, pooling=(layer.kind, layer.kernel, layer.step))
             picture = (picture[0], *chain[-1].pooled)
         elif isinstance(layer, Flatten) and not any(around) and not any(layer.shapes()):
             flat = True
@@ -197,8 +206,8 @@ def fits(job: Job) -> bool:
     if kernels is None or job.device.type != "cuda" or job.config.dtype != "float32" or job.paired:
         return False
     base = job.neighbours.base
-    features = isinstance(base, Dataset) and base.x.dtype != np.int64
-    return features and stages(job.network) is not None
+    features, chain = isinstance(base, Dataset) and base.x.dtype != np.int64, stages(job.network)
+    return features and chain is not None and not any(stage.groups for stage in chain)
 
 
 def lanes(job: Job) -> int:

@@ -123,18 +123,18 @@ class Stage:
             folds=self.stride,
         )  # fmt: skip
 
-    def laid_out(self, pictures: Tensor) -> Tensor:
-        """Pictures ``[B, channels, high, wide]``, as the stage's kernels take them: ``[B, size]``."""
+    def lay_out(self, pictures: Tensor, out: Tensor) -> None:
+        """Write pictures ``[B, channels, high, wide]`` as the stage's kernels take them into zeros ``[B, size]``."""
         (down, right), (top, left) = self.folds, self.before
         channels = self.channels // (down * right)
-        high, wide = self.high * down, self.wide * right
-        around = torch.nn.functional.pad(
-            pictures, (left, wide - left - pictures.shape[3], top, high - top - pictures.shape[2])
-        )
-        cut = around.view(-1, channels, self.high, down, self.wide, right).permute(0, 2, 4, 3, 5, 1)
-        out = pictures.new_zeros((len(pictures), self.high, self.wide, self.room))
-        out[..., : self.channels] = cut.flatten(3)
-        return out.flatten(1)
+        target = out.view(-1, self.high, self.wide, self.room)
+        for fold in range(down * right):
+            # The rows and columns of the picture that become this fold's channels, and where the first of them comes.
+            i, j = (fold // right - top) % down, (fold % right - left) % right
+            row, column = (i + top) // down, (j + left) // right
+            part = pictures[:, :, i::down, j::right][:, :, : self.high - row, : self.wide - column]
+            place = target[:, row : row + part.shape[2], column : column + part.shape[3]]
+            place[..., fold * channels : (fold + 1) * channels] = part.permute(0, 2, 3, 1)
 
     def order(self, given: Stage) -> NDArray[np.int32]:
         """For each packed number its place in the parameter vector, −1 for none; ``given``: the stage unfolded."""
@@ -251,7 +251,7 @@ class StageTable:
 
     def put(self, rows: slice, x: Tensor, labels: Tensor) -> None:
         """Write these rows, flat as torch has them, and their labels."""
-        self.x[rows] = self.stages[0].laid_out(x.reshape(-1, *self._shape))
+        self.stages[0].lay_out(x.reshape(-1, *self._shape), self.x[rows])
         self.labels[rows] = labels.to(self.labels)
 
 

@@ -21,7 +21,22 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from coalmine.training import BernauCnn, Dataset, ExampleCanary, NasrCnn, Neighbours, TrainingConfig, module, train
+from coalmine.training import (
+    BernauCnn,
+    Dataset,
+    ExampleCanary,
+    NasrCnn,
+    Neighbours,
+    TrainingConfig,
+    compiled_stages,
+    module,
+    parameter_count,
+    stages,
+    train,
+)
+from coalmine.training.canary import StackState
+from coalmine.training.job import Job
+from coalmine.training.sums import Vectors
 
 CLIP, NOISE, RATE = 1.0, 1.1, 0.15
 ROUNDS = 3
@@ -78,6 +93,31 @@ def ours(name: str, *, models: int, steps: int, device: str, products: str) -> d
 
     seconds = _median(work, device=device)
     return {"model_steps_per_second": models * steps / seconds, "models": models, "steps": steps, **found}
+
+
+def sums_alone(name: str, *, models: int, steps: int, device: str, products: str) -> dict[str, Any]:
+    """The clipped sums of a stack by stages, on batches that were drawn before: without starts, noise and updates."""
+    network, rows, batch = NETWORKS[name]
+    config = TrainingConfig(
+        steps=steps, batch_size=batch, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, products=products
+    )
+    job = Job(network, Neighbours(Dataset(*_data(network, rows))), config, "benchmark", torch.device(device))
+    if not (stages.fits(job) or compiled_stages.fits(job)):
+        return {"sums_alone_per_second": None}
+    size, worlds = parameter_count(network), np.zeros(models, dtype=np.int64)
+    parameters, gradient = (torch.zeros((models, -(-size // 32) * 32), device=device)[:, :size] for _ in range(2))
+    parameters.copy_(job.initial(list(range(models))))
+    vectors = Vectors(parameters, gradient, worlds, models)
+    kind = stages.StageSums if stages.fits(job) else compiled_stages.CompiledStages
+    sums = kind(job, vectors, stages.StageTable(job))
+    rng = np.random.default_rng(1)
+    drawn = [np.flatnonzero(rng.random(rows) < batch / rows) for _ in range(models)]
+
+    def work(number: int) -> None:
+        for _ in range(steps):
+            sums(drawn, StackState(worlds, 1, parameters, None))
+
+    return {"sums_alone_per_second": models * steps / _median(work, device=device)}
 
 
 def ensemble(name: str, *, models: int, steps: int, device: str) -> dict[str, Any]:
@@ -153,6 +193,7 @@ def run(
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
     found: dict[str, Any] = {"coalmine": ours(name, models=models, steps=steps, device=device, products=products)}
+    found["coalmine"] |= sums_alone(name, models=models, steps=min(steps, 10), device=device, products=products)
     print(f"{name} {products}: coalmine {found['coalmine']}", flush=True)
     if peers:
         warnings.simplefilter("ignore")

@@ -94,6 +94,7 @@ CLOSED = {
 }
 STAGES = {
     "nasr": CLOSED["nasr"],
+    "bernau": CLOSED["bernau"],
     "nasr, colors": NasrCnn(input_shape=(3, 18, 18), classes=3),
     "picture": Sequential(
         (3, 11, 9),

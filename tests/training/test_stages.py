@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import reference
 import torch
-from engines import CUDA, INTERPRETED, data_for, worlds_with
+from engines import CLOSED, CUDA, INTERPRETED, data_for, worlds_with
 from torch import nn
 
 from coalmine.training import (
@@ -16,6 +16,7 @@ from coalmine.training import (
     BernauCnn,
     Conv2d,
     Flatten,
+    GroupNorm,
     Linear,
     Mlp,
     NasrCnn,
@@ -76,6 +77,9 @@ def plain(stage, x, vector):
     x = nn.functional.pad(x, (left, stage.wide - wide - left, top, stage.high - high - top))
     y = nn.functional.conv2d(x, weight, bias, stride=stage.stride)
     assert tuple(y.shape[2:]) == stage.output
+    if stage.groups:
+        scale, shift = vector[stage.place + stage.parameters :][: 2 * stage.outputs].view(2, -1)
+        y = nn.functional.group_norm(y, stage.groups, scale, shift, stage.epsilon)
     y = {"none": y, "relu": y.relu(), "tanh": y.tanh(), "sigmoid": y.sigmoid()}[stage.activation]
     kind, window, step = stage.pooling
     y = {"max": nn.functional.max_pool2d, "avg": nn.functional.avg_pool2d}[kind](y, window, step)
@@ -83,10 +87,11 @@ def plain(stage, x, vector):
     return y
 
 
-@pytest.mark.parametrize("network", [*NETWORKS.values(), NasrCnn(), NasrCnn((3, 32, 32))], ids=str)
+@pytest.mark.parametrize("network", [*NETWORKS.values(), NasrCnn(), NasrCnn((3, 32, 32)), BernauCnn()], ids=str)
 def test_stages_one_after_the_other_are_the_network(network):
     chain = stages.stages(network)
-    assert sum(stage.parameters for stage in chain) == parameter_count(network)
+    norms = sum(2 * stage.outputs for stage in chain if stage.groups)
+    assert sum(stage.parameters for stage in chain) + norms == parameter_count(network)
     vector = torch.from_numpy(np.random.default_rng(3).normal(size=parameter_count(network)))
     x = torch.from_numpy(data_for(network, 4).x).double()
     expected = reference.load(network, vector)(x)
@@ -100,7 +105,7 @@ def test_stages_one_after_the_other_are_the_network(network):
 @pytest.mark.parametrize(
     "network",
     [
-        BernauCnn(),
+        Sequential((1, 4, 4), 2, (Conv2d(1, 4, 2), Activation("relu"), GroupNorm(2, 4), Flatten(), Linear(36, 2))),
         Mlp(13, hidden=(200,), classes=3),
         Sequential((5, 3), 3, (Linear(3, 4), Activation("relu"), Flatten(), Linear(20, 3))),
         Sequential((1, 4, 4), 2, (Conv2d(1, 2, 2), Pad2d(1, 2, 0, 1), Activation("sigmoid"), Flatten(), Linear(48, 2))),
@@ -149,11 +154,11 @@ def test_clipped_sums_are_those_of_the_reference(name, sampling):
 
 
 @pytest.mark.skipif(compiled_stages.kernels is None, reason="needs numba")
-@pytest.mark.parametrize("name", ["nasr", "nasr, tanh", "nasr, colors"])
+@pytest.mark.parametrize("name", ["nasr", "nasr, tanh", "nasr, colors", "bernau"])
 def test_clipped_sums_on_a_processor_are_those_of_the_reference(name, monkeypatch):
     """In groups of a few examples, the last of them not full."""
     monkeypatch.setattr(compiled_stages, "_TOGETHER", 4 * 9 * 9 * 64)
-    network = NETWORKS[name]
+    network = {**NETWORKS, "bernau": CLOSED["bernau"]}[name]
     neighbours = worlds_with(network, "example", "replace")
     config = TrainingConfig(steps=3, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.6)
     start, drawn, found = summed(

@@ -21,7 +21,7 @@ from coalmine.training.canary import AdaptiveExample, StackState
 from coalmine.training.clipping import clip_divisors, softmax_
 from coalmine.training.data import Dataset
 from coalmine.training.job import Job
-from coalmine.training.stages import Stage, StageTable, stages
+from coalmine.training.stages import MOST_OUTPUTS, Stage, StageTable, stages
 from coalmine.training.sums import Vectors
 
 _TOGETHER = 2**20
@@ -62,6 +62,14 @@ class _Group:
         (down, right), (high, wide) = stage.stride, stage.output
         kernel_high, kernel_wide = stage.kernel
         self.cut = (stage.wide, stage.room, kernel_high, kernel_wide * stage.room, down, right, high, wide)
+        self.norm = slice(stage.place + stage.parameters, stage.place + stage.parameters + 2 * stage.outputs)
+        self.scale_shift, self.norm_sums = (torch.zeros(2, stage.outputs) for _ in range(2))
+        self.scale_, self.shift_ = self.scale_shift.numpy()
+        if stage.groups:
+            self.normed_ = np.zeros((examples * places, stage.outputs), dtype=np.float32)
+            self.spreads_ = np.zeros((examples, stage.outputs), dtype=np.float32)
+            self.norm_gradients = torch.zeros(2, examples, stage.outputs)
+            self.scales_, self.shifts_ = self.norm_gradients.numpy()
         # The same memory as the compiled kernels take it.
         self.y_, self.d_, self.patches_ = self.y.numpy(), self.d.numpy(), self.patches.numpy()
         self.columns_, self.totals_, self.bias_ = self.columns.numpy(), self.totals.numpy(), self.bias.numpy()
@@ -88,6 +96,7 @@ class CompiledStages:
             for stage, after, order in zip(chain, (*chain[1:], None), table.orders, strict=True)
         ]
         self._numbers = np.arange(self._most)
+        self._no_bias = np.zeros(MOST_OUTPUTS, dtype=np.float32)
         self._rows, self._labels = table.x.numpy(), table.labels.long()
 
     def __call__(self, drawn: list[Any], state: StackState) -> None:
@@ -100,11 +109,16 @@ class CompiledStages:
                     if not group.whole:
                         group.packed.masked_fill_(group.none, 0.0)
                     group.sums.zero_()
+                    if group.stage.groups:
+                        group.scale_shift.view(-1).copy_(vector[group.norm])
+                        group.norm_sums.zero_()
                 for start in range(0, rows.size, self._most):
                     self._add(rows[start : start + self._most])
                 for group in self._groups:
                     sums = group.sums if group.whole else group.sums.index_select(0, group.there)
                     gradient.index_copy_(0, group.targets, sums)
+                    if group.stage.groups:
+                        gradient[group.norm] = group.norm_sums.view(-1)
 
     def _add(self, rows: Any) -> None:
         """A few examples, from their patches to their clipped gradients."""
@@ -114,10 +128,18 @@ class CompiledStages:
             stage, places = group.stage, n * group.stage.places
             patches, y = self._patches(i, rows), group.y[:places]
             torch.mm(patches, group.weight.t(), out=y)
+            bias_ = group.bias_
+            if stage.groups:
+                kernels.normalize(
+                    *(group.y_, group.bias_, n, stage.places, stage.groups, np.float32(stage.epsilon)),
+                    *(group.scale_, group.shift_, group.normed_, group.spreads_),
+                )
+                bias_ = self._no_bias[: stage.outputs]
             if stage.activation == "relu":
-                kernels.rectified(group.y_, group.bias_, places)
+                kernels.rectified(group.y_, bias_, places)
             else:
-                y.add_(group.bias)
+                if not stage.groups:
+                    y.add_(group.bias)
                 _ACTIVATIONS[stage.activation](y)
             if i < last:
                 kernels.pool_largest(group.y_, n, *group.pool, group.x_, group.which, *group.target)
@@ -128,6 +150,9 @@ class CompiledStages:
             self._back(i, n, squares)
         factors = clip_divisors(squares.sqrt_(), clip=self._clip).reciprocal_().mul_(self._weight)
         for i, group in enumerate(groups):
+            if group.stage.groups:
+                for sums, gradients in zip(group.norm_sums, group.norm_gradients, strict=True):
+                    sums.addmv_(gradients[:n].t(), factors)
             error = group.y[: n * group.stage.places]
             if group.stage.places > 1:
                 group.weight_sum.view(-1).addmv_(group.flat[:n].t(), factors)
@@ -157,6 +182,13 @@ class CompiledStages:
         """Add the squared norms of the examples' gradients in stage i; its errors go on to the stage before."""
         group, stage = self._groups[i], self._groups[i].stage
         error, patches = group.y[: n * stage.places], self._held(i, n)
+        if stage.groups:
+            kernels.normalize_back(
+                *(group.y_, n, stage.places, stage.groups, group.scale_),
+                *(group.normed_, group.spreads_, group.scales_, group.shifts_),
+            )
+            kernels.add_squares(group.scales_, n, squares.numpy())
+            kernels.add_squares(group.shifts_, n, squares.numpy())
         if stage.places == 1:
             inputs = torch.zeros(2, n)
             inputs[0] = float(stage.bias)

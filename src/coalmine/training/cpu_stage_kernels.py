@@ -109,3 +109,71 @@ def unpool_largest(y, examples, high, wide, window, step, high_out, wide_out, d,
                     target = y[(n * high + i * step + k // window) * wide + j * step + k % window]
                     for o in range(channels):
                         target[o] += error[o] if place[o] == k else zero
+
+
+@compile_kernel()
+def _share(sums, groups, width, places):
+    """The mean over a group's channels and places, for each of its channels."""
+    for g in range(groups):
+        total = np.float32(0.0)
+        for o in range(g * width, (g + 1) * width):
+            total += sums[o]
+        for o in range(g * width, (g + 1) * width):
+            sums[o] = total / np.float32(width * places)
+
+
+@compile_kernel()
+def normalize(y, bias, examples, places, groups, epsilon, scale, shift, normed, spreads):
+    """Outputs to mean 0 and variance 1 in each group of channels of an example, then scaled and shifted."""
+    channels = y.shape[1]
+    width = channels // groups
+    sums = np.zeros(channels, dtype=np.float32)
+    for n in range(examples):
+        rows, hats = y[n * places : (n + 1) * places], normed[n * places : (n + 1) * places]
+        sums[:] = np.float32(0.0)
+        for p in range(places):
+            row = rows[p]
+            for o in range(channels):
+                row[o] += bias[o]
+                sums[o] += row[o]
+        _share(sums, groups, width, places)
+        means = sums.copy()
+        sums[:] = np.float32(0.0)
+        for p in range(places):
+            row, hat = rows[p], hats[p]
+            for o in range(channels):
+                hat[o] = row[o] - means[o]
+                sums[o] += hat[o] * hat[o]
+        _share(sums, groups, width, places)
+        spread = spreads[n]
+        for o in range(channels):
+            spread[o] = np.sqrt(sums[o] + epsilon)
+        for p in range(places):
+            row, hat = rows[p], hats[p]
+            for o in range(channels):
+                hat[o] = hat[o] / spread[o]
+                row[o] = hat[o] * scale[o] + shift[o]
+
+
+@compile_kernel()
+def normalize_back(e, examples, places, groups, scale, normed, spreads, scales, shifts):
+    """Errors of a norm's input, over those of its output; each example's gradient in scale and shift."""
+    channels = e.shape[1]
+    width = channels // groups
+    for n in range(examples):
+        rows, hats, spread = e[n * places : (n + 1) * places], normed[n * places : (n + 1) * places], spreads[n]
+        tilts, totals = scales[n], shifts[n]
+        tilts[:] = np.float32(0.0)
+        totals[:] = np.float32(0.0)
+        for p in range(places):
+            row, hat = rows[p], hats[p]
+            for o in range(channels):
+                tilts[o] += row[o] * hat[o]
+                totals[o] += row[o]
+        tilt, mean = tilts * scale, totals * scale
+        _share(tilt, groups, width, places)
+        _share(mean, groups, width, places)
+        for p in range(places):
+            row, hat = rows[p], hats[p]
+            for o in range(channels):
+                row[o] = (row[o] * scale[o] - mean[o] - hat[o] * tilt[o]) / spread[o]

@@ -17,6 +17,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from coalmine.records import Sampling
 from coalmine.training.backends import stage_kernels as kernels
 from coalmine.training.batching import width
 from coalmine.training.canary import AdaptiveExample, StackState
-from coalmine.training.convolution import Conv2d, Pad2d, Pool2d
+from coalmine.training.convolution import Conv2d, GroupNorm, Pad2d, Pool2d
 from coalmine.training.data import Dataset
 from coalmine.training.job import Job
 from coalmine.training.layers import Activation, Flatten, Linear
@@ -60,6 +61,9 @@ class Stage:
     activation: str = "none"
     pooling: tuple[str, int, int] = ("max", 1, 1)
     """Kind, side of the window, stride."""
+    groups: int = 0
+    """Groups of channels of a norm before the activation (its scales and shifts come after the weights); 0: none."""
+    epsilon: float = 0.0
     folds: tuple[int, int] = (1, 1)
     """How many rows and columns of the picture became channels."""
 
@@ -96,7 +100,7 @@ class Stage:
 
     @functools.cached_property
     def parameters(self) -> int:
-        """How many it has."""
+        """How many it has, without those of a norm."""
         return self.outputs * (self.channels * math.prod(self.kernel) + self.bias)
 
     @functools.cached_property
@@ -114,23 +118,23 @@ class Stage:
         down, right = self.stride
         kernel = (-(-self.kernel[0] // down), -(-self.kernel[1] // right))
         sides = (self.output[0] + kernel[0] - 1, self.output[1] + kernel[1] - 1)
-        return dataclasses.replace(
+        return replace(
             self, channels=self.channels * down * right, high=sides[0], wide=sides[1], kernel=kernel, stride=(1, 1),
             folds=self.stride,
         )  # fmt: skip
 
-    def laid_out(self, pictures: Tensor) -> Tensor:
-        """Pictures ``[B, channels, high, wide]``, as the stage's kernels take them: ``[B, size]``."""
+    def lay_out(self, pictures: Tensor, out: Tensor) -> None:
+        """Write pictures ``[B, channels, high, wide]`` as the stage's kernels take them into zeros ``[B, size]``."""
         (down, right), (top, left) = self.folds, self.before
         channels = self.channels // (down * right)
-        high, wide = self.high * down, self.wide * right
-        around = torch.nn.functional.pad(
-            pictures, (left, wide - left - pictures.shape[3], top, high - top - pictures.shape[2])
-        )
-        cut = around.view(-1, channels, self.high, down, self.wide, right).permute(0, 2, 4, 3, 5, 1)
-        out = pictures.new_zeros((len(pictures), self.high, self.wide, self.room))
-        out[..., : self.channels] = cut.flatten(3)
-        return out.flatten(1)
+        target = out.view(-1, self.high, self.wide, self.room)
+        for fold in range(down * right):
+            # The rows and columns of the picture that become this fold's channels, and where the first of them comes.
+            i, j = (fold // right - top) % down, (fold % right - left) % right
+            row, column = (i + top) // down, (j + left) // right
+            part = pictures[:, :, i::down, j::right][:, :, : self.high - row, : self.wide - column]
+            place = target[:, row : row + part.shape[2], column : column + part.shape[3]]
+            place[..., fold * channels : (fold + 1) * channels] = part.permute(0, 2, 3, 1)
 
     def order(self, given: Stage) -> NDArray[np.int32]:
         """For each packed number its place in the parameter vector, −1 for none; ``given``: the stage unfolded."""
@@ -178,10 +182,15 @@ def stages(network: Network) -> tuple[Stage, ...] | None:
             stage = Stage(picture[0], high, wide, kernel, stride, layer.outputs, layer.bias, place, (top, left))
             chain.append(stage)
             picture, around, place = (layer.outputs, *stage.output), [0, 0, 0, 0], place + stage.parameters
+        elif isinstance(layer, GroupNorm) and last and last == replace(last, activation="none", groups=0) and not flat:
+            if last.pooling[1] > 1:
+                return None
+            chain[-1] = replace(last, groups=layer.groups, epsilon=layer.epsilon)
+            place += 2 * layer.channels
         elif isinstance(layer, Activation) and last and last.activation == "none" and last.pooling[1] == 1:
-            chain[-1] = dataclasses.replace(last, activation=layer.kind)
+            chain[-1] = replace(last, activation=layer.kind)
         elif isinstance(layer, Pool2d) and last and last.pooling[1] == 1 and not flat:
-            chain[-1] = dataclasses.replace(last, pooling=(layer.kind, layer.kernel, layer.step))
+            chain[-1] = replace(last, pooling=(layer.kind, layer.kernel, layer.step))
             picture = (picture[0], *chain[-1].pooled)
         elif isinstance(layer, Flatten) and not any(around) and not any(layer.shapes()):
             flat = True
@@ -197,8 +206,8 @@ def fits(job: Job) -> bool:
     if kernels is None or job.device.type != "cuda" or job.config.dtype != "float32" or job.paired:
         return False
     base = job.neighbours.base
-    features = isinstance(base, Dataset) and base.x.dtype != np.int64
-    return features and stages(job.network) is not None
+    features, chain = isinstance(base, Dataset) and base.x.dtype != np.int64, stages(job.network)
+    return features and chain is not None and not any(stage.groups for stage in chain)
 
 
 def lanes(job: Job) -> int:
@@ -242,7 +251,7 @@ class StageTable:
 
     def put(self, rows: slice, x: Tensor, labels: Tensor) -> None:
         """Write these rows, flat as torch has them, and their labels."""
-        self.x[rows] = self.stages[0].laid_out(x.reshape(-1, *self._shape))
+        self.stages[0].lay_out(x.reshape(-1, *self._shape), self.x[rows])
         self.labels[rows] = labels.to(self.labels)
 
 

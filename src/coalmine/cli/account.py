@@ -139,13 +139,15 @@ def _show(
         f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
     print_table(title, ("analysis", "kind", f"{sign} at {at}", "what it is"), rows)
+    from coalmine.report.words import up
+
     proved, predicted = entries["standard"], entries["last_iterate"]
     lines = [
         f"Proved: {sign} is at most {_figure(proved[wanted], wanted)} at {at}, even if every model along the way is "
         "seen.",
         "For one person: someone who knows everything but this person's record, and starts at even odds, guesses "
-        f"right at most {100 * (1 + advantage) / 2:.1f}% of the time (50% is random guessing; advantage "
-        f"{advantage:.4f}). Rare outcomes aside (that is what δ allows), they become at most {100 * belief:.2f}% "
+        f"right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random guessing; advantage "
+        f"{up(advantage, 4)}). Rare outcomes aside (that is what δ allows), they become at most {up(100 * belief)}% "
         "sure that the record was used.",
     ]
     if wanted in predicted:

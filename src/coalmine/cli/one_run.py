@@ -151,7 +151,7 @@ def prepare(
                 "goes to whoever scores: one score for each id, larger for a canary that seems to be in"
                 + ("" if runs == 1 else f"; {runs} files, one for each training"),
             ),
-            ("manifest.json", f"public; tell its digest to somebody else now: {made.digest}"),
+            ("manifest.json", "public; tell its digest, the last line below, to somebody else now"),
             ("seal.json", "secret: keep it away from the training until the scores are there"),
             (
                 "guesses",
@@ -165,6 +165,7 @@ def prepare(
         [
             *([] if warning is None else [f"Warning: {warning}."]),
             f"Then: coalmine one-run judge --run {out} {' '.join(f'--scores {name}' for name in files)}",
+            made.digest,
         ]
     )
 

@@ -65,7 +65,7 @@ class Store:
         _validate.instance("store", path, (str, os.PathLike))
         where = Path(path)
         if not _database.check_path(where) and not create:
-            raise StoreError(f"store {str(where)!r}: there is no such file; give the path of a store (--store PATH)")
+            raise StoreError(f"store {str(where)!r}: there is no such file; expected the path of a store")
         with _database.explained(where):
             return cls(where, _database.connect(where, read_only=read_only))
 

@@ -121,7 +121,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     ]
     chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=56 * len(labels))
     caption = (
-        f"Each bar is one statement about ε for one row of the data, at δ = {words.small(result.config.audit.delta)}. "
+        f"Each bar is one statement about ε for one row, at δ = {words.small(result.config.audit.delta)}. "
         f"{_reading(result)} The scale on top says how sure an attacker who starts at 50% may become."
         f"{' A value beyond the axis stands at its edge.' if far else ''}"
     )
@@ -446,7 +446,7 @@ def _reading(result: AuditResult) -> str:
         return "The truth is at least the longest blue bar; nothing limits it from above."
     if result.subject.own:
         return "The truth is at least the longest blue bar; whether it stays within the claim is not proved."
-    return "The truth lies between the longest blue bar and the orange one."
+    return "If the program is what theory describes, the truth lies between the longest blue bar and the orange one."
 
 
 def _note(one: AdversaryResult) -> str:

@@ -160,6 +160,18 @@ def test_the_order_of_the_worlds_is_said_and_asked_for_only_where_it_can_be_know
             dpsgd(scores, **{"mechanism": mechanism, "delta": 1e-5, "confidence": 0.9, "added": True, **changes})
 
 
+@pytest.mark.parametrize("family", [Gdp(delta=1e-5), DpSgdNoise(mechanism=SUBSAMPLED, delta=1e-5, octave=64)])
+def test_the_search_ends_where_all_copies_pass_the_value_in_one_step(family, monkeypatch):
+    """So it is with many trials and a strong leak. Here no copy may be kept, and the answer is a little lower."""
+    value = ranks.observed(family, gaussian(np.random.default_rng(10), 2.0, 60))
+    plain = ranks.invert(family, 60, 60, value, level=0.05)
+    monkeypatch.setattr(ranks, "_PLENTY", 0)
+    ranks._refuted.cache_clear()
+    rough = ranks.invert(family, 60, 60, value, level=0.05)
+    ranks._refuted.cache_clear()
+    assert 0.0 < rough < plain
+
+
 def test_ties_and_separation():
     same = Scores(np.zeros(50), np.zeros(50))
     assert gdp(same, delta=1e-5, confidence=0.95, threshold=Ranks()).epsilon == 0.0

@@ -54,6 +54,8 @@ _EXCEEDED = special.ndtri([1.0 - 1.0 / 2000.0, 1.0 - 1.0 / 100.0])
 _REFERENCE = 3.0
 """μ of the Gaussian leak near the member of the family whose likelihood ratio is used."""
 _LEAST_MU = 1e-3
+_NARROW = 1e-3
+"""Where so little is left to search, the lower end is the answer: it is refuted already."""
 _TINY = 1e-9
 _LARGEST_MU = 64.0
 _STREAMS = 0x5C0B0, 0x5C0B1
@@ -158,6 +160,8 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
         else:
             low = mu
         mu = 1.4 * mu + 0.05 if high == math.inf else 0.5 * (low + high)
+        if high - low < _NARROW * high:  # all copies pass the value within less than one step of the family
+            return family.near(low) if low > 0.0 else 0.0
     top = theta
     zero, one = (np.concatenate(parts) for parts in zip(*some, strict=True))
     return family.search(lambda at: at < top and int(reaching(at, zero, one).sum()) <= allowed, start=top - 1.0)

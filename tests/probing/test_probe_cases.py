@@ -7,6 +7,7 @@ inferred. Broken ones are probed at the level that users have. More seeds: ``pyt
 import warnings
 
 import pytest
+from trainers import by_hand
 from trainers.cases import CASES, RIGHT, made
 
 from coalmine.probing.faults import NOT_NORMAL
@@ -36,3 +37,15 @@ def test_the_right_twin_passes(build):
     report = probed(build, RIGHT_ONES)
     assert report.findings == ()
     assert report.verdict.outcome is not Outcome.REFUTED  # with so few replays it may be inconclusive
+
+
+@pytest.mark.parametrize(
+    ("build", "seed", "fault"),
+    [
+        (by_hand.NoClipping, 8, "no clipping"),  # rows sought at the clip norm are no sign of clipping
+        (by_hand.ReplacedRows, 17, "replaced rows count twice"),  # the rows that move most are all alike
+    ],
+)
+def test_weights_with_which_it_was_once_missed(build, seed, fault):
+    report = probe(made(build, seed), seed=seed, replays=60, tries=40)
+    assert fault in {one.fault for one in report.findings}

@@ -37,6 +37,8 @@ _PAIRED = 2048
 """Numbers of all tensors together of which every pair is compared."""
 _SAME = 0.999
 """A correlation beyond which noise is the same, or opposite, up to rounding."""
+_AT_ONCE = 1 << 16
+"""Numbers of a tensor that are worked on at a time."""
 _ALIKE = 1e-3
 """In standard deviations: noise that is the same in each of the first runs, but for rounding."""
 
@@ -157,24 +159,41 @@ def _repeats(samples: Sequence[Sample]) -> list[Finding]:
     heads = [one.first for one in samples]
     if any(len(one) < 6 for one in heads) or sum(one.shape[1] for one in heads) <= _PAIRED:
         return []
-    values = np.concatenate([one / max(float(np.std(one)), 1e-300) for one in heads], axis=1)
-    owners = np.repeat(np.arange(len(heads)), [one.shape[1] for one in heads])
-    numbers = np.concatenate([np.arange(one.shape[1]) for one in heads])
-    loud = np.abs(values).max(axis=0) > 10.0 * _ALIKE
-    values, owners, numbers = values[:, loud], owners[loud], numbers[loud]
-    signs = np.where(values[0] < 0.0, -1.0, 1.0)
-    values = values * signs
-    weights = np.random.default_rng(0).uniform(0.5, 1.0, len(values))
-    order = np.argsort(weights @ values)
+    sizes = [np.float32(max(float(np.std(one)), 1e-30)) for one in heads]
+    # Two weighted sums over the runs, with the sign of the first run: noise that is the same has both the same. One
+    # brings it side by side, the other leaves few of the neighbors to compare.
+    weights = np.random.default_rng(0).uniform(0.5, 1.0, (2, len(heads[0])))
+    parts, owners, numbers = [], [], []
+    for owner, (head, size) in enumerate(zip(heads, sizes, strict=True)):
+        loud = np.flatnonzero(np.abs(head).max(axis=0) > 10.0 * _ALIKE * size)
+        parts.append(np.stack([_signed(head, weight, size) for weight in weights])[:, loud])
+        owners.append(np.full(loud.size, owner, dtype=np.int32))
+        numbers.append(loud.astype(np.int32))
+    keys, owner_of, number_of = (np.concatenate(one, axis=-1) for one in (parts, owners, numbers))
+    del parts, owners, numbers
+    order = np.argsort(keys[0])
     for away in (1, 2):
         left, right = order[:-away], order[away:]
-        same = np.flatnonzero(np.all(np.abs(values[:, left] - values[:, right]) <= _ALIKE, axis=0))
-        if same.size:
-            a, b = left[same[0]], right[same[0]]
-            names = labels([one.name for one in samples])
-            places = sorted(((names[owners[one]], int(numbers[one])) for one in (a, b)), key=lambda one: one[1])
-            return [_finding(*_words(places[0], places[1], float(signs[a] * signs[b])), level=0.0)]
+        near = np.flatnonzero(np.abs(keys[1][left] - keys[1][right]) <= _ALIKE * weights[1].sum() * (1.0 + 1e-6))
+        for a, b in zip(left[near], right[near], strict=True):
+            ours, theirs = (
+                heads[owner_of[one]][:, number_of[one]] / sizes[owner_of[one]] for one in (a, b)
+            )  # fmt: skip
+            signs = [-1.0 if one[0] < 0.0 else 1.0 for one in (ours, theirs)]
+            if np.all(np.abs(signs[0] * ours - signs[1] * theirs) <= _ALIKE):
+                names = labels([one.name for one in samples])
+                places = sorted(((names[owner_of[one]], int(number_of[one])) for one in (a, b)), key=lambda one: one[1])
+                return [_finding(*_words(places[0], places[1], signs[0] * signs[1]), level=0.0)]
     return []
+
+
+def _signed(head: NDArray[np.float32], weight: Array, size: np.float32) -> Array:
+    """Σ weightₖ·runₖ/size for each number, with the sign that the first run has there."""
+    found = np.zeros(head.shape[1])
+    for run, one in zip(head, weight, strict=True):
+        found += run * (one / size)
+    np.negative(found, out=found, where=head[0] < 0.0)
+    return found
 
 
 def _sums(samples: Sequence[Sample], level: float) -> list[Finding]:
@@ -225,20 +244,27 @@ def span_p(values: Array) -> tuple[float, float]:
     return _within(values, np.sqrt(np.mean(values * values, axis=0)))
 
 
-def _within(values: Array, sizes: Array) -> tuple[float, float]:
-    """The same for numbers of known sizes."""
-    values = values[:, sizes > 0.0] / sizes[sizes > 0.0]
-    runs, numbers = values.shape
+def _within(values: Array | NDArray[np.float32], sizes: Array) -> tuple[float, float]:
+    """The same for numbers of known sizes; triangles are built up from some numbers at a time, to spare memory."""
+    heard = np.flatnonzero(sizes > 0.0)
+    runs, numbers = len(values), heard.size
     block = min(runs, numbers // 2)
-    if block < 2 or not np.any(values):
+    if block < 2:
         return 1.0, float(numbers)
-    blocks = values[: runs // block * block].reshape(-1, block, numbers)
-    triangles: Array = np.linalg.qr(np.swapaxes(blocks, 1, 2)).R
+    blocks = runs // block
+    triangles: Array = np.zeros((blocks, 0, block))
+    total = 0.0
+    for part in np.split(heard, range(_AT_ONCE, numbers, _AT_ONCE)):
+        scaled = (values[: blocks * block, part] / sizes[part]).reshape(blocks, block, part.size)
+        total += float(np.sum(scaled * scaled))
+        stacked = np.concatenate([triangles, np.swapaxes(scaled, 1, 2)], axis=1)
+        triangles = np.asarray(np.linalg.qr(stacked, mode="r"))
+    if total == 0.0:
+        return 1.0, float(numbers)
     diagonals = np.diagonal(triangles, axis1=1, axis2=2)
-    total = float(np.sum(blocks * blocks))
     share = 1.0 - float(np.sum(diagonals * diagonals)) / total
-    degrees = len(blocks) * block * (block - 1) / 2.0
-    p = float(stats.beta.sf(share, degrees / 2.0, (len(blocks) * block * numbers - degrees) / 2.0))
+    degrees = blocks * block * (block - 1) / 2.0
+    p = float(stats.beta.sf(share, degrees / 2.0, (blocks * block * numbers - degrees) / 2.0))
     # Of r dimensions, r of the b runs are new to the span: with r ≥ b the share is (b − 1)/2r, else 1 − (r + 1)/2b.
     return p, (block - 1) / 2.0 / share if share < 0.5 else 2.0 * block * (1.0 - share) - 1.0
 
@@ -250,7 +276,7 @@ def _span(samples: Sequence[Sample], level: float) -> list[Finding]:
     for name, one in zip(names, samples, strict=True):  # of a large tensor only some numbers are known in every run
         if one.values.shape[1] < one.first.shape[1] and len(one.first) > 1:
             sizes = np.sqrt(one.squares[: one.first.shape[1]] / one.runs)
-            tests.append((name, *_within(one.first.astype(np.float64), sizes), one.first.shape[1]))
+            tests.append((name, *_within(one.first, sizes), one.first.shape[1]))
     if len(samples) > 1:
         each = max(_PAIRED // len(samples), 1)
         every = np.concatenate([one.values[:, :each] for one in samples], axis=1)

@@ -38,6 +38,8 @@ class Tried:
     """What went wrong, where something did: an error, a value that is not finite, or a step that was left out."""
     place: int | None = None
     """How many rows of the batch stood before it; None where all did."""
+    halved: bool = False
+    """Whether it was sought where the clip norm is reached, so that being there tells nothing about clipping."""
 
     @property
     def total(self) -> float:
@@ -215,6 +217,7 @@ def _halve(
             middle = crafter.between(inside, outside)
             assert middle is not None
             one = add(middle, found.tried[a].size)
+            one.halved = True
             if one.shown or one.total > (1.0 + _AT_BOUND) * bound:
                 break
             inside, outside = (inside, middle) if one.total >= (1.0 - _AT_BOUND) * bound else (middle, outside)

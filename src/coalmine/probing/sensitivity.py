@@ -8,7 +8,6 @@ clipped row, W² = Σ_t ‖Δ_t‖²/s_t². The promise is 1/W ≥ σ; 1/W is th
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +32,8 @@ _AT_BOUND = 5e-3
 """Relative: how close to its bound a clipped layer is."""
 _FAR, _MORE_TRIES = 2.5, 120
 """A row that moves so many times too far was never clipped; so many more rows are tried to find one."""
+_COMPARED = 24
+"""Rows of which the two farthest apart are sought, where a row may be replaced."""
 _MANY = 0.1
 """The share of all rows that must end at a bound for it to be one."""
 _CAUSES = (faults.INTERACT.name, faults.MICROBATCH.name, faults.DIVISOR.name)
@@ -255,7 +256,11 @@ def _named(
             witness=witness,
         )
     # A row may have been tried twice; adding zero makes −0 and 0 the same.
-    distinct = {tuple((part + 0).tobytes() for part in rows.numbers(one.row)): one.total for one in influence.tried}
+    distinct = {
+        tuple((part + 0).tobytes() for part in rows.numbers(one.row)): one.total
+        for one in influence.tried
+        if not one.halved
+    }
     totals = np.array(list(distinct.values()))
     plateau = np.mean(totals > 0.99 * best.total) >= _MANY
     if allowed is not None and np.mean(np.abs(totals - allowed) <= TOLERANCE * allowed) >= _MANY:
@@ -297,23 +302,24 @@ def _grouped(moves: NDArray[Any], labels: NDArray[Any]) -> NDArray[Any]:
 
 
 def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dict[str, Any]) -> Measurement:
-    """The largest distance between two rows in the same place."""
+    """The largest distance between two rows in the same place.
+
+    Rows that are clipped all move the sum by C, and those that move it most may be all alike. So rows from the whole
+    ranking are looked through for the one farthest from the first, and once more for the one farthest from that.
+    """
     allowed = bench.subject.allowed
     ranked = sorted(influence.tried, key=lambda one: -one.total)
-    several = [ranked[0], *(one for one in ranked if one.size <= 100.0)][:12]
-    number, pair = 0.0, (several[0], several[0])
-    for place in (None, 0, bench.count // 2):
-        worlds = [bench.quiet(with_row(bench, one.row, place=place)) for one in several]
-        if not all(shown.whole(reading.silent) for shown in worlds):
-            continue  # a row that fails is another measure's finding
-        vectors = [carrier_vector(shown, reading) for shown in worlds]
-        for a, b in itertools.combinations(range(len(several)), 2):
-            apart = float(delta(vectors[a], vectors[b]).norm())
-            if apart > number:
-                number, pair = apart, (several[a], several[b])
+    usual = [one for one in ranked if one.size <= 100.0 and one.total >= 0.5 * ranked[0].total]
+    several = [ranked[0], *usual[:: -(-len(usual) // _COMPARED)]] if usual else ranked[:_COMPARED]
+    apart, pair = _farthest(bench, reading, several[0], several)
+    again, other = _farthest(bench, reading, pair[1], several)
+    number, pair = max((apart, pair), (again, other), key=lambda one: one[0])
+    for place in (0, bench.count // 2):
+        number = max(number, _farthest(bench, reading, pair[0], [pair[1]], place=place)[0])
     details |= {"largest": number, "allowed": allowed}
     error = 2.0 * carrier_error(reading.silent, reading)
-    most = with_rounding(allowed * (1.0 + TOLERANCE), error, len(vectors[0]))
+    numbers = sum(one.response.numel() for one in reading.carriers)
+    most = with_rounding(allowed * (1.0 + TOLERANCE), error, numbers)
     witness = f"{rows.describe(pair[0].row)} | {rows.describe(pair[1].row)}"
     said = f"Replacing one row by another moves the sum by {number:.4g}, where {allowed:.4g} is accounted for"
     if number > most:
@@ -321,3 +327,21 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
         found = faults.finding(fault, f"{said}.", number=number, allowed=allowed, witness=witness)
         return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
     return Measurement(name="sensitivity", sentence=f"{said}.", blind=_hidden(most, allowed), details=details)
+
+
+def _farthest(
+    bench: Bench, reading: Reading, one: Tried, others: Sequence[Tried], *, place: int | None = None
+) -> tuple[float, tuple[Tried, Tried]]:
+    """The row whose sum is farthest from that with the first; a row that fails is another measure's finding."""
+    best, pair = 0.0, (one, one)
+    here = bench.quiet(with_row(bench, one.row, place=place))
+    if not here.whole(reading.silent):
+        return best, pair
+    vector = carrier_vector(here, reading)
+    for other in others:
+        shown = bench.quiet(with_row(bench, other.row, place=place))
+        if shown.whole(reading.silent):
+            apart = float(delta(vector, carrier_vector(shown, reading)).norm())
+            if apart > best:
+                best, pair = apart, (one, other)
+    return best, pair

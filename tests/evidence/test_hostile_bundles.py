@@ -1,5 +1,6 @@
 """Files that no bundle is: each is refused with one line, and nothing of it is executed, unpacked or believed."""
 
+import hashlib
 import io
 import json
 import struct
@@ -237,6 +238,10 @@ def test_the_command_writes_and_checks_an_own_training(own_store, capsys, tmp_pa
     target = tmp_path / "own.zip"
     assert main(["bundle", result.audit[:10], "--store", str(store), "-o", str(target)]) == 0
     assert "coalmine verify" in capsys.readouterr().out
+    assert main(["bundle", result.audit[:10], "--store", str(store), "-o", str(tmp_path / "2.zip"), "--json"]) == 0
+    written = json.loads(capsys.readouterr().out)
+    assert written["sha256"] == hashlib.sha256((tmp_path / "2.zip").read_bytes()).hexdigest()
+    assert written["bytes"] == (tmp_path / "2.zip").stat().st_size
     assert main(["verify", str(target)]) == 3
     words = ["--train", "evidence_functions:bound", "--score", "evidence_functions:score"]
     words += ["--control-train", "evidence_functions:half", "--sample", "4"]

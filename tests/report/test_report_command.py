@@ -100,10 +100,12 @@ def test_the_report_from_the_store_is_the_report_of_the_audit(played, no_trainin
         assert target.read_text() == (played / "report.html").read_text()
 
 
-def test_a_report_changes_nothing_in_the_store(played, no_training):
+def test_a_report_changes_nothing_in_the_store(played, no_training, capsys):
     with Store.open(played / "a.db") as store:
         before = [dataclasses.asdict(run) for run in store.runs()]
-    cli.main(["report", names(played)[0], "--store", str(played / "a.db"), "-o", str(played / "again.html")])
+    again = str(played / "again.html")
+    cli.main(["report", names(played)[0], "--store", str(played / "a.db"), "-o", again, "--json"])
+    assert json.loads(capsys.readouterr().out) == {"report": again, "figures": []}
     with Store.open(played / "a.db") as store:
         assert [dataclasses.asdict(run) for run in store.runs()] == before
 

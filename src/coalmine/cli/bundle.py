@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from coalmine.cli._output import print_lines
+from coalmine.cli._output import Json, print_json, print_lines
 
 
 def bundle(
@@ -19,6 +20,7 @@ def bundle(
         Path | None, typer.Option("--output", "-o", help="The zip to write; by default coalmine-AUDIT.zip.")
     ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
+    json: Json = False,
 ) -> None:
     """Write an audit as one zip: config, claim, versions, scores, what they prove, the report, and checksums.
 
@@ -28,6 +30,10 @@ def bundle(
     from coalmine.evidence import bundle as write
 
     target = write(audit, store=store, output=output)
+    if json:
+        digest = hashlib.sha256(target.read_bytes()).hexdigest()
+        print_json({"bundle": str(target), "bytes": target.stat().st_size, "sha256": digest})
+        return
     print_lines(
         [f"Bundle: {target} ({target.stat().st_size:,} bytes)", f"Others check it with: coalmine verify {target}"]
     )

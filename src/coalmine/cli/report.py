@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coalmine.cli._output import print_lines
+from coalmine.cli._output import Json, print_json, print_lines
 from coalmine.errors import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ def report(
         Path | None, typer.Option(help="Write every figure into this folder too, as SVG, PNG and PDF.")
     ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
+    json: Json = False,
 ) -> None:
     """Write the report of a run's audit, or of a stored probe or one-run result: one HTML file that needs nothing else.
 
@@ -35,7 +37,7 @@ def report(
     reports.check_packages()
     with Store.open(store, create=False) as opened:
         if results.find(opened, run) is not None:
-            _stored(results.read(opened, run), output, figures)
+            _say(_stored(results.read(opened, run), output, figures), [], figures, json=json)
             return
         found = opened.run(run)
         short = found.fingerprint[:12]
@@ -45,10 +47,18 @@ def report(
         result = stored_result(opened, found.fingerprint)
     reports.write_html(result, target)
     written = reports.write_figures(result, figures) if figures is not None else []
-    print_lines([f"Report: {target}"] + ([f"Figures: {len(written)} files in {figures}"] if written else []))
+    _say(target, written, figures, json=json)
 
 
-def _stored(found: Result, output: Path | None, figures: Path | None) -> None:
+def _say(target: Path, written: Sequence[Path], figures: Path | None, *, json: bool) -> None:
+    """What was written."""
+    if json:
+        print_json({"report": str(target), "figures": [str(one) for one in written]})
+    else:
+        print_lines([f"Report: {target}"] + ([f"Figures: {len(written)} files in {figures}"] if written else []))
+
+
+def _stored(found: Result, output: Path | None, figures: Path | None) -> Path:
     """The page of a probe, or of one training with canaries."""
     from coalmine import report as reports
 
@@ -66,4 +76,4 @@ def _stored(found: Result, output: Path | None, figures: Path | None) -> None:
             reports.write_text(one_run.page(found.report), target)
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise StoreError(f"result {found.fingerprint[:12]} cannot be read: {error}") from error
-    print_lines([f"Report: {target}"])
+    return target

@@ -1,7 +1,8 @@
 """Models per second on the reference job of jagielski-2020's Table 2, beside Opacus on the same cores.
 
 The job: a 784-32-2 network, 6000 rows, Poisson batches of 250 expected, 576 steps, C = 1, σ = 1.55, learning rate 0.15.
-Data are random numbers of that shape (speed does not depend on what they are).
+Data are random numbers of that shape; on a GPU ``--pictures`` makes them bytes divided by 255, as those of pictures
+are, which its kernels read in half the bytes.
 
 ``python -m benchmarks trainer`` measures on every core of the machine: one process a core, each with one thread, all
 started together; the median of three rounds. Opacus runs as its documentation has it, with the Poisson data loader that
@@ -38,16 +39,21 @@ FLOPS = 2 * BATCH * (2 * INPUTS * HIDDEN + 3 * HIDDEN * CLASSES) * STEPS
 """Of one model: two products with the first layer's weights a step (its input needs no error), three with the rest."""
 
 
-def _data() -> tuple[Any, Any]:
+def _data(*, pictures: bool = False) -> tuple[Any, Any]:
     rng = np.random.default_rng(0)
-    return rng.random((ROWS, INPUTS), dtype=np.float32), rng.integers(0, CLASSES, size=ROWS)
+    x = rng.random((ROWS, INPUTS), dtype=np.float32)
+    if pictures:
+        x = np.floor(x * 256) / np.float32(255)
+    return x, rng.integers(0, CLASSES, size=ROWS)
 
 
-def _ours(steps: int, *, device: str = "cpu", products: str = "float32") -> Callable[[int, int], Any]:
+def _ours(
+    steps: int, *, device: str = "cpu", products: str = "float32", pictures: bool = False
+) -> Callable[[int, int], Any]:
     """A function that trains so many models from a given trial on."""
     from coalmine.training import Dataset, ExampleCanary, Mlp, Neighbours, TrainingConfig, train
 
-    x, y = _data()
+    x, y = _data(pictures=pictures)
     neighbours = Neighbours(Dataset(x, y), canary=ExampleCanary(x[0], 1))
     config = TrainingConfig(
         steps=steps, batch_size=BATCH, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, products=products
@@ -205,11 +211,11 @@ def run(*, models: int = 8) -> dict[str, Any]:
     return {"trainer": found}
 
 
-def run_gpu(models: int, *, device: str, products: str) -> dict[str, Any]:
+def run_gpu(models: int, *, device: str, products: str, pictures: bool = False) -> dict[str, Any]:
     """So many models on one GPU: the median of three rounds, after one round to compile and to warm up."""
     import torch
 
-    work = _ours(STEPS, device=device, products=products)
+    work = _ours(STEPS, device=device, products=products, pictures=pictures)
     seconds = []
     torch.cuda.reset_peak_memory_stats()
     for number in range(ROUNDS + 1):
@@ -240,6 +246,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu (every core) or cuda")
     parser.add_argument("--models", type=int, default=8, help="models a round (in each process on a CPU)")
     parser.add_argument("--products", default="float32", help="on a GPU: float32, tf32 or bf16")
+    parser.add_argument("--pictures", action="store_true", help="on a GPU: rows of bytes divided by 255")
     parser.add_argument("--worker", choices=("ours", "product", *OPACUS), help=argparse.SUPPRESS)
     parser.add_argument("--amount", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -248,7 +255,7 @@ def main() -> None:
     elif options.device == "cpu":
         run(models=options.models)
     else:
-        run_gpu(options.models, device=options.device, products=options.products)
+        run_gpu(options.models, device=options.device, products=options.products, pictures=options.pictures)
 
 
 if __name__ == "__main__":

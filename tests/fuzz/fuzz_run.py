@@ -87,7 +87,7 @@ def _prepare() -> None:
     multiprocessing.process.BaseProcess.start = stop  # type: ignore[method-assign]
     BuiltInTask.play = stop  # type: ignore[method-assign]
     Stack.train = stop  # type: ignore[method-assign]
-    coalmine.studies.run_cell = coalmine.studies.train_cell = stop
+    coalmine.studies.run_cells = coalmine.studies.train_cell = stop
     pooch.retrieve = offline
 
 

@@ -119,6 +119,27 @@ def test_unknown_names():
         find("jagielski-2020/table-2").cell("sigma=1.55,init=0,clip=3")
 
 
+def test_cells_measured_from_the_store_alone_are_the_same(bench, monkeypatch):
+    """As other processes do it beside a GPU."""
+    from coalmine.studies import Study, run, run_cells
+
+    tree = {
+        "data": {"name": "synthetic", "rows": 20}, "model": {"kind": "logistic"},
+        "training": {"steps": 1, "sampling": "full", "noise_multiplier": 1.0}, "audit": {"trials": 32},
+        "adversary": [{"name": "malicious-dataset"}],
+    }  # fmt: skip
+    cell, scale = Cell(name="one", tree=tree, published=None), Scale(tolerance=0.1)
+    study = Study(
+        name="a/b", title="t", citation="c", quantity="q", measure="evidence", notes=(), cells=(cell,),
+        scales={"quick": scale},
+    )  # fmt: skip
+    monkeypatch.setattr(run, "find", lambda name: study)
+    (expected,) = run_cells(study, cells=[cell], scale="quick", bench=bench)
+    found = run._measured("a/b", "one", "quick", bench.store.path, bench.how)
+    assert (found.ours, found.trials, found.guarantee) == (expected.ours, expected.trials, expected.guarantee)
+    assert found.trials == 32
+
+
 def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(bench, monkeypatch):
     """Little noise promises much, much noise little: a bound between the two is INVALID if the second one gives it."""
     from coalmine import bounds

@@ -37,9 +37,11 @@ from coalmine.training import (
     fused,
     module,
     parameter_count,
+    stages,
     train,
 )
 from coalmine.training.backends import SWITCH
+from coalmine.training.device_draws import DeviceDraws
 from coalmine.training.job import Job
 from coalmine.training.sampling import batches
 
@@ -185,12 +187,29 @@ class Engine:
     def trace(self, network, neighbours, config, trials, worlds):
         """The steps of each trial."""
         seen, _ = self.train(network, neighbours, config, trials, worlds, observer=Everything())
+        job = Job(network, neighbours, config, "engine", torch.device(self.device))
+        on_device = drawn_on_device(job, trials, worlds) if stages.draws_on_device(job) else {}
         found = {}
         for trial, world in zip(trials, worlds, strict=True):
-            draws = batches(neighbours, world=world, config=config, fingerprint="engine", trial=trial)
+            draws = on_device.get(trial) or batches(
+                neighbours, world=world, config=config, fingerprint="engine", trial=trial
+            )
             parts = zip(seen.before[trial], draws, seen.after[trial], seen.gradients[trial], strict=False)
             found[trial] = [Step(*part) for part in parts]
         return found
+
+
+def drawn_on_device(job, trials, worlds):
+    """The rows that a GPU draws for each trial, step by step."""
+    draws = DeviceDraws(job, trials=trials, worlds=worlds, device=job.device)
+    found = {trial: [] for trial in trials}
+    for step in range(1, job.config.steps + 1):
+        rows, counts = draws.drawn(step).index.cpu().numpy(), draws.count.tolist()
+        for i, trial in enumerate(trials):
+            own = job.rows + np.arange(draws.times[i].item())  # which copies of a gradient does not matter
+            found[trial].append(np.concatenate([rows[i, : counts[i]], own]))
+    draws.check()
+    return found
 
 
 class Fused(Engine):
@@ -212,7 +231,7 @@ class Fused(Engine):
             before = stack._parameters.cpu().numpy().copy()[:, : stack._size]
             stack._step(number)
             after = stack._parameters.cpu().numpy().copy()[:, : stack._size]
-            rows, counts = stack._index.cpu().numpy().copy(), stack._count.tolist()
+            rows, counts = stack._draws.index.cpu().numpy().copy(), stack._draws.count.tolist()
             for i, trial in enumerate(trials):
                 moved = (before[i].astype(np.float64) - after[i]) / config.learning_rate
                 found[trial].append(Step(before[i], rows[i, : counts[i]], after[i], moved))

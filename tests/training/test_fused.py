@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import reference
 import torch
+from engines import CUDA, ENGINES, INTERPRETED, worlds_with
 from scipy import stats
 
 from coalmine.training import Dataset, ExampleCanary, LogisticRegression, Mlp, Neighbours, TrainingConfig
-from coalmine.training.fused import FusedStack, refusal, room_for_a_batch
+from coalmine.training.device_draws import room_for_a_batch
+from coalmine.training.fused import FusedStack, refusal, whole_unit
 from coalmine.training.job import Job
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -77,6 +80,41 @@ def test_a_clipped_gradient_never_exceeds_the_clip_whatever_the_products(network
     assert 0.49 < max(lengths) <= 0.5 * (1 + 1e-5)
 
 
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
+@pytest.mark.parametrize("relation", ["add_remove", "replace"])
+@pytest.mark.parametrize("network", NETWORKS[:2], ids=str)
+def test_rows_of_pictures_and_a_canary_that_is_none(network, relation):
+    """Bytes divided by 255 need one half a number, the canary's rows two; the update is the same to 1e-6."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 256, size=(90, 21)).astype(np.float32) / np.float32(255)
+    neighbours = worlds_with(network, "example", relation, base=Dataset(x, rng.integers(0, 3, size=90)))
+    config = TrainingConfig(steps=2, sample_rate=0.8, clip=0.7, noise_multiplier=0.0, learning_rate=0.3)
+    engine = ENGINES["fused cuda"]
+    assert engine.stack(network, neighbours, config, [0], [0])._rows.whole
+    seen = 0
+    for steps in engine.trace(network, neighbours, config, [3, 5], [1, 1]).values():
+        for step in steps:
+            expected = reference.private_gradient(network, torch.from_numpy(step.before), neighbours, step.rows, config)
+            np.testing.assert_allclose(step.gradient, expected, rtol=0, atol=1e-6)
+            seen += int((step.rows >= 90).sum())
+    assert seen > 1
+
+
+@pytest.mark.parametrize("levels", [1, 16, 255])
+def test_small_multiples_of_one_number_are_known(levels):
+    rng = np.random.default_rng(4)
+    times = rng.integers(-levels, levels + 1, size=1000)
+    x = torch.from_numpy(times.astype(np.float32) / np.float32(levels))
+    unit = whole_unit(x)
+    assert unit == pytest.approx(1 / levels, rel=1e-12)
+    assert (x.double() / unit).round().tolist() == times.tolist()
+
+
+@pytest.mark.parametrize("x", [[0.0, 0.0], [1.0, 1e-4], [0.3, 0.5], [0.25, 0.5001]])
+def test_other_numbers_are_not(x):
+    assert whole_unit(torch.tensor(x)) is None
+
+
 @needs_gpu
 def test_batches_are_poisson_samples():
     base = _data(rows=400)
@@ -88,7 +126,7 @@ def test_batches_are_poisson_samples():
     sizes: list[list[int]] = [[], []]
     for step in range(1, 6):
         stack._step(step)
-        counts, index = stack._count.cpu().numpy(), stack._index.cpu().numpy()
+        counts, index = stack._draws.count.cpu().numpy(), stack._draws.index.cpu().numpy()
         for world in (0, 1):
             sizes[world] += counts[world::2].tolist()
             for m in range(world, 4096, 2):

@@ -60,7 +60,9 @@ NETWORKS = {
     "nasr, tanh": NasrCnn(input_shape=(1, 16, 16), classes=3, activation="tanh"),
     "nasr, colors": NasrCnn(input_shape=(3, 18, 18), classes=3),
     "odd": ODD,
+    "bernau": CLOSED["bernau"],
     "perceptron": Mlp(13, hidden=(7, 5), classes=3, activation="tanh"),
+    "wide": Mlp(13, hidden=(150, 300), classes=3),
 }
 needs_kernels = pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -106,7 +108,8 @@ def test_stages_one_after_the_other_are_the_network(network):
     "network",
     [
         Sequential((1, 4, 4), 2, (Conv2d(1, 4, 2), Activation("relu"), GroupNorm(2, 4), Flatten(), Linear(36, 2))),
-        Mlp(13, hidden=(200,), classes=3),
+        Mlp(13, hidden=(2000,), classes=3),
+        Mlp(13, hidden=(7,), classes=200),
         Sequential((5, 3), 3, (Linear(3, 4), Activation("relu"), Flatten(), Linear(20, 3))),
         Sequential((1, 4, 4), 2, (Conv2d(1, 2, 2), Pad2d(1, 2, 0, 1), Activation("sigmoid"), Flatten(), Linear(48, 2))),
         Sequential((1, 7, 7), 3, (Conv2d(1, 3, 2), Pool2d("max", 3), Activation("relu"), Flatten(), Linear(12, 3))),
@@ -158,7 +161,7 @@ def test_clipped_sums_are_those_of_the_reference(name, sampling):
 def test_clipped_sums_on_a_processor_are_those_of_the_reference(name, monkeypatch):
     """In groups of a few examples, the last of them not full."""
     monkeypatch.setattr(compiled_stages, "_TOGETHER", 4 * 9 * 9 * 64)
-    network = {**NETWORKS, "bernau": CLOSED["bernau"]}[name]
+    network = NETWORKS[name]
     neighbours = worlds_with(network, "example", "replace")
     config = TrainingConfig(steps=3, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.6)
     start, drawn, found = summed(

@@ -7,6 +7,8 @@ Only what is asked for is imported.
 from __future__ import annotations
 
 import dataclasses
+import functools
+import sys
 from collections.abc import Collection, Mapping
 from importlib import metadata
 from typing import Any
@@ -84,12 +86,18 @@ def catalogue() -> dict[str, Listed]:
 
 def _names() -> list[str]:
     """Every name, known without an import."""
-    return list(dict.fromkeys((*_OWN, *_ROOMS, *sorted(metadata.entry_points(group=GROUP).names))))
+    return list(dict.fromkeys((*_OWN, *_ROOMS, *sorted(_points(tuple(sys.path)).names))))
+
+
+@functools.lru_cache(maxsize=4)
+def _points(path: tuple[str, ...]) -> metadata.EntryPoints:
+    """What the packages on this path bring: every game asks, and looking through all of them takes a while."""
+    return metadata.entry_points(group=GROUP)
 
 
 def _listed(name: str) -> Listed:
     """One name of the catalogue."""
-    points = list(metadata.entry_points(group=GROUP).select(name=name))
+    points = list(_points(tuple(sys.path)).select(name=name))
     if name in _OWN or name in _ROOMS:
         kind = _OWN[name] if name in _OWN else _brought(name)
         own = Listed(name=name, package="coalmine", version=coalmine.__version__, kind=kind)

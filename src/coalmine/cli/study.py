@@ -108,7 +108,7 @@ def run(
     from coalmine.auditing.engine import open_engine
     from coalmine.cli._watch import Watch
     from coalmine.store import Store
-    from coalmine.studies import Bench, find, run_cell, train_cell
+    from coalmine.studies import Bench, find, run_cells, train_cell
     from coalmine.studies.measures import find as find_measure
 
     found = find(name)
@@ -140,11 +140,11 @@ def run(
         open_engine(how) as players,
     ):
         bench = Bench(store=opened, how=how, watcher=watch, engine=players)
-        for one in cells:
-            if train_only:
+        if train_only:
+            for one in cells:
                 train_cell(found, cell=one, scale=size, bench=bench)
-            else:
-                results.append(run_cell(found, cell=one, scale=size, bench=bench))
+        else:
+            results = run_cells(found, cells=cells, scale=scale, bench=bench)
     if train_only:
         print_lines([f"Trained {len(cells)} cells of {found.name} into {store}."])
         return 0

@@ -2,7 +2,7 @@
 
 from coalmine.studies.cells import Cell, Scale, Study, find, names
 from coalmine.studies.measures import Bench, Measure, Measured
-from coalmine.studies.run import CellResult, run_cell, train_cell
+from coalmine.studies.run import CellResult, run_cell, run_cells, train_cell
 
 __all__ = [
     "Bench",
@@ -15,5 +15,6 @@ __all__ = [
     "find",
     "names",
     "run_cell",
+    "run_cells",
     "train_cell",
 ]

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import loky
+
+from coalmine.auditing.config import Execution
 from coalmine.auditing.setting import prepare
+from coalmine.game import Watcher
+from coalmine.game.engines.inline import InlineEngine
 from coalmine.records import plain
+from coalmine.store import Store
 from coalmine.studies import measures
-from coalmine.studies.cells import Cell, Scale, Study
-from coalmine.studies.measures import Bench
+from coalmine.studies.cells import Cell, Scale, Study, find
+from coalmine.studies.measures import Bench, Measured
+
+_MEASURERS = 4
+"""Processes that compute bounds beside a GPU."""
 
 VERDICTS = ("matches", "tighter", "falls short", "differs", "INVALID", "no published value")
 
@@ -53,7 +64,36 @@ def train_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> None:
 
 def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellResult:
     """Measure the cell and compare."""
-    found = measures.find(study.measure).measure(study, cell, scale, bench)
+    return _compared(study, cell, scale, measures.find(study.measure).measure(study, cell, scale, bench))
+
+
+def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) -> list[CellResult]:
+    """Measure these cells and compare, in their order.
+
+    Where a GPU trains, other processes compute the bounds of the cells that are trained while it trains the next.
+    """
+    size = study.scale(scale)
+    apart = bench.how.device != "cpu" and len(cells) > 1
+    if not apart or not measures.find(study.measure).audits(study, cells[0], size):
+        return [run_cell(study, cell=cell, scale=size, bench=bench) for cell in cells]
+    with loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool:
+        coming = []
+        for cell in cells:
+            train_cell(study, cell=cell, scale=size, bench=bench)
+            coming.append(pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how))
+        return [_compared(study, cell, size, one.result()) for cell, one in zip(cells, coming, strict=True)]
+
+
+def _measured(name: str, cell: str, scale: str, path: Path, how: Execution) -> Measured:
+    """What the measure makes of a cell whose trials are all stored."""
+    study = find(name)
+    with Store.open(path, create=False) as store:
+        bench = Bench(store=store, how=how, watcher=Watcher(), engine=InlineEngine())
+        return measures.find(study.measure).measure(study, study.cell(cell), study.scale(scale), bench)
+
+
+def _compared(study: Study, cell: Cell, scale: Scale, found: Measured) -> CellResult:
+    """Our value beside the paper's."""
     return CellResult(
         study=study.name,
         cell=cell.name,

@@ -6,8 +6,10 @@ which stays in the L2 cache, so a batch costs no memory traffic of its own. Ever
 (trial's key, step, place), and each model is computed by programs of its own with fixed tile shapes: how many
 models are stacked cannot touch a result.
 
-Matrix products round their factors to TF32 or bfloat16 only if the config asks for it; otherwise each product is split
-into three TF32 products, which keeps float32 accuracy (relative error of an update about 3e-7, as with plain float32).
+The factors of the large products are numbers of 16 bits, in units that are powers of 2 (a block of weights has its
+own): half the bytes to read, and tensor cores take them twice as fast. With ``products = "tf32"`` a factor is one such
+number of 11 bits, which is what TF32 has; otherwise it is the sum of two, which keeps float32 accuracy (relative error
+of an update about 3e-7, as with plain float32).
 """
 
 from __future__ import annotations
@@ -18,25 +20,24 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import special
 from torch import Tensor
 
 from coalmine.records import Sampling
-from coalmine.training import sampling
 from coalmine.training.backends import triton_kernels as kernels
 from coalmine.training.canary import ExampleCanary
 from coalmine.training.clipping import ClosedForm
 from coalmine.training.config import Sgd
 from coalmine.training.data import Dataset
+from coalmine.training.device_draws import MAX_BATCH, DeviceDraws, room_for_a_batch
 from coalmine.training.job import Job
 from coalmine.training.networks import Mlp
-from coalmine.training.noise import key_words
 from coalmine.training.products import Counts, padded
 from coalmine.training.stack import StackResult, finish, not_finite
 
-MAX_BATCH = 4096
 MAX_HIDDEN = 128
 MAX_CLASSES = 64
+MAX_CLIP = 64
+"""Clipped errors must fit into 16 bits with room for small ones."""
 STACK = 4096
 """Models trained together: more gains nothing, and fewer leave the device idle. Never changes a result."""
 _QUERIED_TOGETHER = 512
@@ -63,31 +64,22 @@ def refusal(job: Job) -> str | None:
         return "needs a data set of numbers"
     if neighbours.canary is not None and not isinstance(neighbours.canary, ExampleCanary):
         return "needs an example as canary"
+    if config.clip > MAX_CLIP:
+        return f"needs a clipping norm of at most {MAX_CLIP}"
     if room_for_a_batch(job) > MAX_BATCH:
         return f"needs batches of at most {MAX_BATCH}"
     return None
 
 
-def room_for_a_batch(job: Job) -> int:
-    """A power of two of rows: a Poisson batch exceeds it with probability below 1e-18 a step.
-
-    By Chernoff's bound, P[Binomial(n, q) ≥ m] ≤ exp(−n·KL(m/n ‖ q)).
-    """
-    rows = job.rows + job.neighbours.copies
-    rate = job.config.rate(job.rows)
-    lanes = 64
-    while lanes <= rows and lanes <= MAX_BATCH:
-        share = lanes / rows
-        if share > rate and rows * (special.rel_entr(share, rate) + special.rel_entr(1 - share, 1 - rate)) > 41.5:
-            break
-        lanes *= 2
-    return lanes
-
-
-def train_fused(job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64]) -> StackResult:
+def train_fused(
+    job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], rows: FusedRows | None = None
+) -> StackResult:
     """Train one stack with the fused kernels and show the models to the observer."""
     numbers = trials.tolist()
-    parameters = FusedStack(job, trials=numbers, worlds=worlds.tolist(), initial=job.initial(numbers)).run()
+    if job.observer is not None:
+        job.observer.start(trials)
+    stack = FusedStack(job, trials=numbers, worlds=worlds.tolist(), initial=job.initial(numbers), rows=rows)
+    parameters = stack.run()
     engine = _SameShape(ClosedForm(job.network, device=job.device, dtype=job.dtype))
     failed_at = dict.fromkeys(not_finite(parameters), job.config.steps)
     return finish(job, engine, parameters, trials=trials, failed_at=failed_at)
@@ -113,89 +105,152 @@ class _SameShape:
         return torch.cat(parts)
 
 
+class FusedRows:
+    """All rows that a step can draw as numbers of 16 bits, ``[parts, rows, columns]``: x = unit·(first + second/2048).
+
+    The first part alone has 11 bits (8 with bfloat16), both have 22 and a sign; what is lost is measured by the largest
+    of all numbers. Base rows that are small multiples of one number are ``whole``: their second part is 0.
+    """
+
+    def __init__(self, job: Job, device: torch.device) -> None:
+        x, y = job.neighbours.all_rows()
+        given = torch.from_numpy(x).to(device=device, dtype=torch.float32)
+        self.base, self.parts = job.rows, 2 if job.config.products == "float32" else 1
+        self.half = torch.bfloat16 if job.config.products == "bf16" else torch.float16
+        self.stride = -(-given.shape[1] // 8) * 8
+        self.labels = torch.from_numpy(y).to(device=device, dtype=torch.int32)
+        largest = float(given.abs().max())
+        unit = whole_unit(given[: self.base]) if self.parts == 2 else None
+        self.whole = unit is not None and largest <= 2.0**15 * unit
+        self.unit = unit if unit is not None and self.whole else 2.0 ** (math.frexp(largest)[1] - 13)
+        scaled = torch.zeros((given.shape[0], self.stride), dtype=torch.float64, device=device)
+        scaled[:, : given.shape[1]] = given.double() / self.unit
+        if self.whole:
+            scaled[: self.base].round_()
+        first = scaled.to(self.half)
+        self.x = torch.stack([first, ((scaled - first.double()) * 2048.0).to(self.half)][: self.parts])
+        # The norms of what is computed with.
+        computed = given if self.parts == 2 else first.float() * self.unit
+        self.squares = computed.square().sum(1)
+
+
 class FusedStack:
     """S models in training; :meth:`run` takes them through all steps and gives back their parameters."""
 
-    def __init__(self, job: Job, *, trials: Sequence[int], worlds: Sequence[int], initial: Tensor) -> None:
-        network, config, neighbours, device = job.network, job.config, job.neighbours, initial.device
+    def __init__(
+        self, job: Job, *, trials: Sequence[int], worlds: Sequence[int], initial: Tensor, rows: FusedRows | None = None
+    ) -> None:
+        network, config, device = job.network, job.config, initial.device
         assert isinstance(network, Mlp)
         self._config = config
         self._inputs, self._hidden, self._classes = network.inputs, sum(network.hidden), network.classes
         self._activation = network.activation
         self._stack, self._size = initial.shape
-        self._lanes = room_for_a_batch(job)
-        x, y = neighbours.all_rows()
-        self._x = torch.from_numpy(x).to(device=device, dtype=torch.float32)
-        self._y = torch.from_numpy(y).to(device=device, dtype=torch.int32)
-        self._squares = self._x.square().sum(1)
-        tables = [sampling.slots(neighbours, world=world) for world in (0, 1)]
-        width = max(table.size for table in tables)
-        self._table = torch.zeros((2, width), dtype=torch.int32, device=device)
-        for world, table in enumerate(tables):
-            self._table[world, : table.size] = torch.from_numpy(table)
-        self._slots = torch.tensor([table.size for table in tables], dtype=torch.int32, device=device)
-        self._worlds = torch.tensor(list(worlds), dtype=torch.int32, device=device)
-        self._keys = key_words(job.fingerprint, trials, purpose="gpu").to(device)
-        rate = config.rate(job.rows)
-        log_miss = math.log1p(-rate) if rate < 1.0 else -math.inf
-        self._log_miss = torch.tensor([log_miss], dtype=torch.float64, device=device)
+        self._rows = rows = FusedRows(job, device) if rows is None else rows
+        self._parts = rows.parts
+        self._draws = DeviceDraws(job, trials=trials, worlds=worlds, device=device)
         self._scale = config.learning_rate / job.batch
         # A stride of whole cache lines keeps the loads wide.
         self._parameters = torch.zeros((self._stack, padded(self._size)), dtype=torch.float32, device=device)
         self._parameters[:, : self._size] = initial
-        self._index = torch.zeros((self._stack, self._lanes), dtype=torch.int32, device=device)
-        self._count = torch.zeros(self._stack, dtype=torch.int32, device=device)
-        self._overflow = torch.zeros(1, dtype=torch.int32, device=device)
-        units = max(1, self._hidden)
-        self._h = torch.zeros((self._stack, self._lanes, units), dtype=torch.float32, device=device)
-        self._e1 = torch.zeros_like(self._h)
-        self._e2 = torch.zeros((self._stack, self._lanes, self._classes), dtype=torch.float32, device=device)
+        self._lanes = self._draws.lanes
+        outputs = self._hidden or self._classes
+        self._w = torch.zeros((self._stack, self._parts, outputs, rows.stride), dtype=rows.half, device=device)
+        self._w_unit = torch.zeros((self._stack, -(-self._inputs // _COLUMNS)), dtype=torch.float32, device=device)
+        # A clipped error is at most C.
+        self._e_unit = 2.0 ** (14 - math.ceil(math.log2(config.clip)))
+        self._e1 = torch.zeros((self._stack, self._lanes, self._parts, outputs), dtype=rows.half, device=device)
+        wide, deep = self._parts * _power(outputs), 1 if rows.whole else self._parts
+        forward, update = _FORWARD[self._parts], _UPDATE[self._parts]
+        self._tiles = _pipelined(forward, device, 2 * forward["K"] * (forward["ROWS"] * deep + wide))
+        self._update = _pipelined(update, device, 2 * update["ROWS"] * (_COLUMNS * deep + wide))
+        self._programs, self._rest = -(-self._lanes // self._tiles["ROWS"]), self._size - outputs * self._inputs
+        self._sums = torch.zeros((self._stack, self._programs, self._rest), dtype=torch.float32, device=device)
 
     def run(self) -> Tensor:
         """Train every model of the stack from the first step to the last; the parameters ``[S, P]``."""
         for step in range(1, self._config.steps + 1):
             self._step(step)
-        if int(self._overflow.item()):
-            raise RuntimeError("a Poisson batch outgrew its room, which should happen once in 1e18 steps")
+        self._draws.check()
         return self._parameters[:, : self._size]
 
     def _step(self, step: int) -> None:
-        config = self._config
+        config, rows = self._config, self._rows
         exact = {"float32": "tf32x3"}.get(config.products, config.products)
         stride = self._parameters.shape[1]
         noise = config.noise_multiplier * config.clip
         decay = config.learning_rate * float(config.regularizer)  # type: ignore[arg-type]
         units, classes = _power(self._hidden), _power(self._classes)
-        kernels.draw[(self._stack,)](
-            *(self._keys, step, self._worlds, self._slots, self._table, self._table.shape[1], self._log_miss),
-            *(self._index, self._count, self._overflow),
-            LANES=self._lanes,
-        )
-        kernels.forward[(-(-self._lanes // _FORWARD["ROWS"]), self._stack)](
-            *(self._x, self._y, self._squares, self._index, self._count, self._parameters, stride),
-            *(self._e1, self._e2, self._h, config.kernel_clip("cuda")),
-            D=self._inputs, H=self._hidden, HP=units, C=self._classes, CP=classes, LANES=self._lanes,
-            ACT=self._activation, EXACT=exact, **_FORWARD,
+        outputs, columns = self._hidden or self._classes, _COLUMNS
+        shape = {"D": self._inputs, "DP": rows.stride, "PARTS": self._parts, "WHOLE": rows.whole}
+        plane, blocks = rows.x[0].numel(), -(-self._inputs // columns)
+        if step == 1:
+            kernels.halve[(blocks, self._stack)](
+                *(self._parameters, stride, self._w, self._w_unit), OUT=outputs, OUTP=_power(outputs), COLUMNS=columns,
+                D=self._inputs, DP=rows.stride, PARTS=self._parts,
+            )  # fmt: skip
+        draws = self._draws.drawn(step)
+        kernels.forward[(self._programs, self._stack)](
+            *(rows.x, plane, rows.base, rows.labels, rows.squares, draws.index, draws.count, self._parameters, stride),
+            *(self._w, self._w_unit, self._e1, self._sums, config.kernel_clip("cuda"), rows.unit, self._e_unit),
+            H=self._hidden, HP=units, C=self._classes, CP=classes, LANES=self._lanes,
+            ACT=self._activation, EXACT=exact, COLUMNS=columns, **shape, **self._tiles,
         )  # fmt: skip
-        second = _EXACT_UPDATE if exact == "tf32x3" else _UPDATE
-        outputs = self._hidden or self._classes
-        kernels.update_first[(-(-self._inputs // second["COLUMNS"]), self._stack)](
-            *(self._x, self._index, self._count, self._e1 if self._hidden else self._e2, self._parameters, stride),
-            *(self._keys, step, self._scale, noise, decay),
-            D=self._inputs, H=outputs, HP=_power(outputs), LANES=self._lanes, EXACT=exact, **second,
+        kernels.update_first[(blocks, self._stack)](
+            *(rows.x, plane, rows.base, draws.index, draws.count, self._e1, self._parameters, stride),
+            *(self._w, self._w_unit, draws.keys, step, self._scale, noise, decay, rows.unit / self._e_unit),
+            H=outputs, HP=_power(outputs), LANES=self._lanes, COLUMNS=columns, **shape, **self._update,
         )  # fmt: skip
-        kernels.update_rest[(self._stack,)](
-            *(self._count, self._e1, self._e2, self._h, self._parameters, stride, self._keys, step),
-            *(self._scale, noise, decay),
-            D=self._inputs, H=self._hidden, HP=units, C=self._classes, CP=classes, LANES=self._lanes, ROWS=64,
-            EXACT="tf32x3",
+        block = min(1024, _power(self._rest))
+        kernels.update_rest[(self._stack, -(-self._rest // block))](
+            *(draws.count, self._sums, self._parameters, stride, draws.keys, step, self._scale, noise, decay),
+            FIRST=outputs * self._inputs, REST=self._rest, PROGRAMS=self._programs, ROWS=self._tiles["ROWS"],
+            BLOCK=block, num_warps=max(1, min(4, block // 128)),
         )  # fmt: skip
 
 
-_FORWARD = {"ROWS": 64, "K": 32, "num_warps": 4, "num_stages": 3}
-_UPDATE = {"COLUMNS": 64, "ROWS": 32, "num_warps": 4, "num_stages": 3}
-_EXACT_UPDATE = {"COLUMNS": 64, "ROWS": 16, "num_warps": 4, "num_stages": 4}
+def whole_unit(x: Tensor) -> float | None:
+    """The number that all these are small multiples of, to the precision of float32; None if there is none.
+
+    Rows of pictures are: bytes divided by 255. 16 bits hold the multiples as they are.
+
+    >>> 1.0 / whole_unit(torch.arange(256) / 255)
+    255.0
+    >>> whole_unit(torch.tensor([0.3, 0.5, 0.70001]))
+    """
+    sizes = x.abs()
+    positive = sizes[sizes > 0]
+    if positive.numel() == 0:
+        return None
+    most = float(positive.max())
+    multiple = round(most / float(positive.min()))
+    if not 1 <= multiple <= 2048:
+        return None
+    unit = most / multiple
+    times = (positive.double() / unit).round()
+    near = (positive.double() - times * unit).abs() <= 2.0**-23 * positive.double()
+    return unit if bool(near.all()) else None
+
+
+_FORWARD = {
+    1: {"ROWS": 64, "K": 64, "num_warps": 4, "num_stages": 3},
+    2: {"ROWS": 64, "K": 64, "num_warps": 4, "num_stages": 3},
+}
+_UPDATE = {
+    1: {"ROWS": 64, "num_warps": 4, "num_stages": 2},
+    2: {"ROWS": 32, "num_warps": 4, "num_stages": 5},
+}
+_COLUMNS = 64
 """Tile shapes, measured on an H200 (docs/performance.md). They fix the order of sums, so they belong to the result."""
+
+
+def _pipelined(tiles: dict[str, int], device: torch.device, stage: int) -> dict[str, int]:
+    """As many loads ahead as the shared memory of this device has room for, ``stage`` bytes each; changes no result."""
+    if device.type != "cuda":
+        return tiles
+    known = torch.cuda.get_device_properties(device)
+    room = int(getattr(known, "shared_memory_per_block_optin", known.shared_memory_per_block)) - 2048
+    return {**tiles, "num_stages": max(1, min(tiles["num_stages"], room // stage))}
 
 
 def _power(n: int) -> int:

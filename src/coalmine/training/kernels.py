@@ -16,14 +16,34 @@ def bits(key, step, purpose: tl.constexpr, lane):
 
 
 @triton.jit
+def radius(r):
+    # √(−2·ln u) for a 32-bit uniform u (largest value 6.66).
+    return tl.sqrt(tl.maximum(-2.0 * tl.log((r.to(tl.float32) + 0.5) * 2.3283064365386963e-10), 0.0))
+
+
+@triton.jit
+def direction(r):
+    # A point of the unit circle: 29 bits say where in an eighth of it, the other three in which one. Cosine and sine
+    # up to π/4 by the polynomials of Cephes, with errors of about 1e-7: a library's way round any angle takes longer.
+    x = ((r & 0x1FFFFFFF).to(tl.float32) + 0.5) * 1.462918079267159e-9
+    y = x * x
+    s = x + x * y * (-1.6666654611e-1 + y * (8.3321608736e-3 - y * 1.9515295891e-4))
+    c = 1.0 - 0.5 * y + y * y * (4.166664568298827e-2 + y * (y * 2.443315711809948e-5 - 1.388731625493765e-3))
+    swap = (r & 0x20000000) != 0
+    u = tl.where(swap, s, c).to(tl.uint32, bitcast=True) ^ (r & 0x80000000)
+    v = tl.where(swap, c, s).to(tl.uint32, bitcast=True) ^ ((r << 1) & 0x80000000)
+    return u.to(tl.float32, bitcast=True), v.to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def normals(key, step, purpose: tl.constexpr, lane):
-    # Four independent normals for each lane: two Box-Muller pairs of 32-bit uniforms (largest value 6.66).
+    # Four independent normals for each lane: a length and a direction for each pair (Box and Muller 1958).
     r0, r1, r2, r3 = bits(key, step, purpose, lane)
-    a = tl.sqrt(tl.maximum(-2.0 * tl.log((r0.to(tl.float32) + 0.5) * 2.3283064365386963e-10), 0.0))
-    b = tl.sqrt(tl.maximum(-2.0 * tl.log((r2.to(tl.float32) + 0.5) * 2.3283064365386963e-10), 0.0))
-    s = r1.to(tl.float32) * 1.4629180792671596e-9
-    t = r3.to(tl.float32) * 1.4629180792671596e-9
-    return a * tl.cos(s), a * tl.sin(s), b * tl.cos(t), b * tl.sin(t)
+    a = radius(r0)
+    b = radius(r2)
+    u0, v0 = direction(r1)
+    u1, v1 = direction(r3)
+    return a * u0, a * v0, b * u1, b * v1
 
 
 @triton.jit
@@ -50,7 +70,11 @@ def add_noise(g_ptr, stride, size, quarter, keys, step, scale, LANES: tl.constex
 
 
 @triton.jit(do_not_specialize=["step"])
-def draw(keys, step, worlds, slots, table, width, log_miss, index, count, overflow, LANES: tl.constexpr):
+def draw(
+    keys, step, worlds, slots, table, width, base, log_miss, index, count, times, overflow,
+    LANES: tl.constexpr, ROOM: tl.constexpr, APART: tl.constexpr,
+):  # fmt: skip
+    # LANES: a power of 2 of at least ROOM rows. APART: rows from number ``base`` on are not listed but counted.
     m = tl.program_id(0)
     key = tl.load(keys + m)
     world = tl.load(worlds + m)
@@ -62,13 +86,17 @@ def draw(keys, step, worlds, slots, table, width, log_miss, index, count, overfl
     gap = tl.minimum(tl.floor(tl.log(u) / tl.load(log_miss)) + 1.0, n + 1.0)
     # Gaps end at n + 1, so that the sum of a thousand of them stays within 64 bits.
     place = tl.cumsum(gap.to(tl.int64), 0) - 1
-    drawn = place < n
-    total = tl.sum(drawn.to(tl.int32), 0)
-    tl.store(count + m, total)
-    if total == LANES:
+    drawn = (place < n) & (lane < ROOM)
+    if tl.sum(drawn.to(tl.int32), 0) == ROOM:
         tl.store(overflow, 1)
     row = tl.load(table + world * width + place, mask=drawn, other=0)
-    tl.store(index + m * LANES + lane, row, mask=drawn)
+    at = lane
+    if APART:
+        tl.store(times + m, tl.sum((drawn & (row >= base)).to(tl.int32), 0))
+        drawn = drawn & (row < base)
+        at = tl.cumsum(drawn.to(tl.int32), 0) - 1
+    tl.store(count + m, tl.sum(drawn.to(tl.int32), 0))
+    tl.store(index + m * ROOM + at, row, mask=drawn)
 
 
 @triton.jit
@@ -82,10 +110,61 @@ def product(a, b, acc, EXACT: tl.constexpr):
 
 
 @triton.jit
+def put_halves(to_ptr, plane, value, at, keep, PARTS: tl.constexpr):
+    # value as one number of 16 bits, or as the sum of two, the second of them 2¹¹ times its share: 22 bits and a sign.
+    high = value.to(to_ptr.dtype.element_ty)
+    tl.store(to_ptr + at, high, mask=keep)
+    if PARTS == 2:
+        low = (value - high.to(tl.float32)) * 2048.0
+        tl.store(to_ptr + plane + at, low.to(to_ptr.dtype.element_ty), mask=keep)
+
+
+@triton.jit
+def both(sums, OUTP: tl.constexpr, PARTS: tl.constexpr):
+    # Sums [R, PARTS·OUTP] of products with both parts of something, as sums of products with the whole.
+    if PARTS == 2:
+        pairs = tl.permute(tl.reshape(sums, (sums.shape[0], 2, OUTP)), (0, 2, 1))
+        high, low = tl.split(pairs)
+        sums = high + low * (1.0 / 2048.0)
+    return sums
+
+
+@triton.jit
+def put_weights(
+    w_ptr, unit_ptr, m, block, blocks, w, unit, column,
+    OUT: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    # The weights of one block of columns, [OUT, columns], as halves in a unit of their own, a power of 2.
+    largest = tl.max(tl.max(tl.abs(w), 1), 0)
+    exponent = tl.minimum(tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) - 126, -100), 100)
+    one = ((127 + exponent - 12) << 23).to(tl.float32, bitcast=True)
+    tl.store(unit_ptr + m * blocks + block, one)
+    at = m * (PARTS * OUT * DP) + unit[:, None] * DP + column[None, :]
+    put_halves(w_ptr, OUT * DP, w * (1.0 / one), at, (unit[:, None] < OUT) & (column[None, :] < D), PARTS)
+
+
+@triton.jit
+def halve(
+    p_ptr, stride, w_ptr, unit_ptr,
+    D: tl.constexpr, DP: tl.constexpr, OUT: tl.constexpr, OUTP: tl.constexpr, PARTS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    # The first layer's weights of models that were not updated yet, as halves.
+    m = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    unit = tl.arange(0, OUTP)
+    keep = (unit[:, None] < OUT) & (column[None, :] < D)
+    w = tl.load(p_ptr + m * stride + unit[:, None] * D + column[None, :], mask=keep, other=0.0)
+    put_weights(w_ptr, unit_ptr, m, tl.program_id(0), tl.num_programs(0), w, unit, column, OUT, D, DP, PARTS)
+
+
+@triton.jit
 def forward(
-    x_ptr, y_ptr, squares_ptr, index_ptr, count_ptr, p_ptr, stride, e1_ptr, e2_ptr, h_ptr, clip,
-    D: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, LANES: tl.constexpr,
-    ACT: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr,
+    x_ptr, plane, whole, y_ptr, squares_ptr, index_ptr, count_ptr, p_ptr, stride, w_ptr, unit_ptr,
+    e_ptr, rest_ptr, clip, x_unit, e_unit,
+    D: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
+    LANES: tl.constexpr, ACT: tl.constexpr, EXACT: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(1).to(tl.int64)
     start = tl.program_id(0) * ROWS
@@ -99,20 +178,36 @@ def forward(
     cls = tl.arange(0, CP)
     OUT: tl.constexpr = H if H > 0 else C
     OUTP: tl.constexpr = HP if H > 0 else CP
+    BLOCKS: tl.constexpr = (D + COLUMNS - 1) // COLUMNS
     unit = tl.arange(0, OUTP)
-    acc = tl.zeros((ROWS, OUTP), dtype=tl.float32)
+    # Both parts of the weights side by side, so that each row is read once for both.
+    u = tl.arange(0, PARTS * OUTP)
+    x_at = x_ptr + picked.to(tl.int64)[:, None] * DP
+    w_at = w_ptr + m * (PARTS * OUT * DP) + (u // OUTP * OUT + u % OUTP)[None, :] * DP
+    sums = tl.zeros((ROWS, PARTS * OUTP), dtype=tl.float32)
+    nothing = tl.zeros((ROWS, PARTS * OUTP), dtype=tl.float32)
     for k in range(0, D, K):
         kk = k + tl.arange(0, K)
-        xs = tl.load(
-            x_ptr + picked[:, None].to(tl.int64) * D + kk[None, :],
-            mask=live[:, None] & (kk[None, :] < D),
-            other=0.0,
-        )
-        w = tl.load(p + unit[None, :] * D + kk[:, None], mask=(unit[None, :] < OUT) & (kk[:, None] < D), other=0.0)
-        acc = product(xs, w, acc, EXACT)
-    z = acc + tl.load(p + OUT * D + unit, mask=unit < OUT, other=0.0)[None, :]
+        inside = live[:, None] & (kk[None, :] < D)
+        xs = tl.load(x_at + kk[None, :], mask=inside, other=0.0)
+        w = tl.load(w_at + kk[:, None], mask=(u % OUTP < OUT)[None, :] & (kk[:, None] < D), other=0.0)
+        acc = tl.dot(xs, w, nothing)
+        if (PARTS == 2) & (not WHOLE):
+            acc += tl.dot(tl.load(x_at + plane + kk[None, :], mask=inside, other=0.0), w, nothing) * (1.0 / 2048.0)
+        sums += acc * (tl.load(unit_ptr + m * BLOCKS + k // COLUMNS) * x_unit)
+    if WHOLE & (PARTS == 2):  # noqa: SIM102 (known when it is compiled)
+        # Rows before number ``whole`` have no second part.
+        if tl.max(picked, 0) >= whole:
+            for k in range(0, D, K):
+                kk = k + tl.arange(0, K)
+                inside = (live & (picked >= whole))[:, None] & (kk[None, :] < D)
+                xs = tl.load(x_at + plane + kk[None, :], mask=inside, other=0.0)
+                w = tl.load(w_at + kk[:, None], mask=(u % OUTP < OUT)[None, :] & (kk[:, None] < D), other=0.0)
+                acc = tl.dot(xs, w, nothing)
+                sums += acc * (tl.load(unit_ptr + m * BLOCKS + k // COLUMNS) * x_unit * (1.0 / 2048.0))
+    z = both(sums, OUTP, PARTS)
+    z += tl.load(p + OUT * D + unit, mask=unit < OUT, other=0.0)[None, :]
     squares = tl.load(squares_ptr + picked, mask=live, other=0.0)
-    base = m * LANES + rows
     if H > 0:
         if ACT == "relu":
             h = tl.maximum(z, 0.0)
@@ -138,93 +233,95 @@ def forward(
         e1 = product(e, tl.trans(w2), tl.zeros((ROWS, HP), dtype=tl.float32), EXACT) * slope
         norm = (squares + 1.0) * tl.sum(e1 * e1, 1) + (tl.sum(h * h, 1) + 1.0) * tl.sum(e * e, 1)
     else:
+        e1 = e
         norm = (squares + 1.0) * tl.sum(e * e, 1)
     factor = 1.0 / tl.maximum(1.0, tl.sqrt(norm) / clip)
+    keep = live[:, None] & (unit[None, :] < OUT)
+    at = (m * LANES + rows)[:, None] * (PARTS * OUT) + unit[None, :]
+    e1 = tl.where(live[:, None], e1 * factor[:, None], 0.0)
+    scaled = e1 * e_unit
+    if PARTS == 1:
+        # What 16 bits hold with fewer digits is left out: rounded up, it could make a gradient longer than its bound.
+        scaled = tl.where(tl.abs(scaled) < 6.103515625e-5, 0.0, scaled)
+    put_halves(e_ptr, OUT, scaled, at, keep, PARTS)
+    # The sums of these rows for all other parameters, in their order: biases, then the second layer.
+    REST: tl.constexpr = OUT + (C * H + C if H > 0 else 0)
+    rest = rest_ptr + (m * ((LANES + ROWS - 1) // ROWS) + tl.program_id(0)) * REST
+    tl.store(rest + unit, tl.sum(e1, 0), mask=unit < OUT)
     if H > 0:
-        at = base[:, None] * H + unit[None, :]
-        keep = live[:, None] & (unit[None, :] < H)
-        tl.store(e1_ptr + at, e1 * factor[:, None], mask=keep)
-        tl.store(h_ptr + at, h, mask=keep)
-    tl.store(e2_ptr + base[:, None] * C + cls[None, :], e * factor[:, None], mask=live[:, None] & (cls[None, :] < C))
+        e = tl.where(live[:, None], e * factor[:, None], 0.0)
+        gw = tl.dot(tl.trans(e), h, input_precision="tf32x3")
+        keep2 = (cls[:, None] < C) & (unit[None, :] < H)
+        tl.store(rest + H + cls[:, None] * H + unit[None, :], gw, mask=keep2)
+        tl.store(rest + H + C * H + cls, tl.sum(e, 0), mask=cls < C)
 
 
 @triton.jit(do_not_specialize=["step"])
 def update_first(
-    x_ptr, index_ptr, count_ptr, e_ptr, p_ptr, stride, keys, step, scale, noise, decay,
-    D: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, LANES: tl.constexpr, EXACT: tl.constexpr,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    x_ptr, plane, whole, index_ptr, count_ptr, e_ptr, p_ptr, stride, w_ptr, unit_ptr, keys, step,
+    scale, noise, decay, sum_unit,
+    D: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, LANES: tl.constexpr, PARTS: tl.constexpr,
+    WHOLE: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * COLUMNS
     count = tl.load(count_ptr + m)
     column = first + tl.arange(0, COLUMNS)
     unit = tl.arange(0, HP)
-    acc = tl.zeros((HP, COLUMNS), dtype=tl.float32)
+    e_at = e_ptr + m * (LANES * PARTS * H) + unit[None, :]
+    acc = tl.zeros((COLUMNS, HP), dtype=tl.float32)
+    low = tl.zeros((COLUMNS, HP), dtype=tl.float32)
     for r in range(0, count, ROWS):
         rows = r + tl.arange(0, ROWS)
         live = rows < count
         picked = tl.load(index_ptr + m * LANES + rows, mask=live, other=0)
-        xs = tl.load(
-            x_ptr + picked[:, None].to(tl.int64) * D + column[None, :],
-            mask=live[:, None] & (column[None, :] < D),
-            other=0.0,
-        )
-        e = tl.load(
-            e_ptr + (m * LANES + rows)[None, :] * H + unit[:, None],
-            mask=live[None, :] & (unit[:, None] < H),
-            other=0.0,
-        )
-        acc = product(e, xs, acc, EXACT)
+        at = x_ptr + picked[:, None].to(tl.int64) * DP + column[None, :]
+        inside = live[:, None] & (column[None, :] < D)
+        keep = live[:, None] & (unit < H)[None, :]
+        xs = tl.load(at, mask=inside, other=0.0)
+        e = tl.load(e_at + rows[:, None] * (PARTS * H), mask=keep, other=0.0)
+        acc = tl.dot(tl.trans(xs), e, acc)
+        if PARTS == 2:
+            low = tl.dot(tl.trans(xs), tl.load(e_at + rows[:, None] * (PARTS * H) + H, mask=keep, other=0.0), low)
+            if not WHOLE:
+                low = tl.dot(tl.trans(tl.load(at + plane, mask=inside, other=0.0)), e, low)
+    if WHOLE & (PARTS == 2):
+        for r in range(0, count, ROWS):
+            rows = r + tl.arange(0, ROWS)
+            picked = tl.load(index_ptr + m * LANES + rows, mask=rows < count, other=0)
+            if tl.max(picked, 0) >= whole:
+                live = (rows < count) & (picked >= whole)
+                at = x_ptr + plane + picked[:, None].to(tl.int64) * DP + column[None, :]
+                xs = tl.load(at, mask=live[:, None] & (column[None, :] < D), other=0.0)
+                e = tl.load(e_at + rows[:, None] * (PARTS * H), mask=live[:, None] & (unit < H)[None, :], other=0.0)
+                low = tl.dot(tl.trans(xs), e, low)
+    if PARTS == 2:
+        acc += low * (1.0 / 2048.0)
+    g = tl.trans(acc) * sum_unit
     WIDTH: tl.constexpr = ((D + COLUMNS - 1) // COLUMNS) * COLUMNS
     z = noise_matrix(tl.load(keys + m), step, 1, first, HP, COLUMNS // 4, WIDTH)
     at = p_ptr + m * stride + unit[:, None] * D + column[None, :]
     keep = (unit[:, None] < H) & (column[None, :] < D)
     w = tl.load(at, mask=keep, other=0.0)
-    tl.store(at, w - scale * (acc + noise * z) - decay * w, mask=keep)
+    w = w - scale * (g + noise * z) - decay * w
+    tl.store(at, w, mask=keep)
+    w = tl.where(keep, w, 0.0)
+    put_weights(w_ptr, unit_ptr, m, tl.program_id(0), tl.num_programs(0), w, unit, column, H, D, DP, PARTS)
 
 
 @triton.jit(do_not_specialize=["step"])
 def update_rest(
-    count_ptr, e1_ptr, e2_ptr, h_ptr, p_ptr, stride, keys, step, scale, noise, decay,
-    D: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, LANES: tl.constexpr,
-    ROWS: tl.constexpr, EXACT: tl.constexpr,
+    count_ptr, rest_ptr, p_ptr, stride, keys, step, scale, noise, decay,
+    FIRST: tl.constexpr, REST: tl.constexpr, PROGRAMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    # All parameters from FIRST on, from the sums that the programs of ``forward`` left, added up in their order.
     m = tl.program_id(0).to(tl.int64)
-    count = tl.load(count_ptr + m)
-    key = tl.load(keys + m)
-    unit = tl.arange(0, HP)
-    cls = tl.arange(0, CP)
-    g1 = tl.zeros((HP,), dtype=tl.float32)
-    g2 = tl.zeros((CP,), dtype=tl.float32)
-    gw = tl.zeros((CP, HP), dtype=tl.float32)
-    for r in range(0, count, ROWS):
-        rows = r + tl.arange(0, ROWS)
-        live = rows < count
-        e2 = tl.load(
-            e2_ptr + (m * LANES + rows)[None, :] * C + cls[:, None],
-            mask=live[None, :] & (cls[:, None] < C),
-            other=0.0,
-        )
-        g2 += tl.sum(e2, 1)
-        if H > 0:
-            at = (m * LANES + rows)[:, None] * H + unit[None, :]
-            keep = live[:, None] & (unit[None, :] < H)
-            g1 += tl.sum(tl.load(e1_ptr + at, mask=keep, other=0.0), 0)
-            gw = tl.dot(e2, tl.load(h_ptr + at, mask=keep, other=0.0), gw, input_precision=EXACT)
-    p = p_ptr + m * stride
-    if H > 0:
-        b1 = p + H * D + unit
-        z1 = tl.reshape(noise_matrix(key, step, 2, 0, 1, HP // 4, HP), (HP,))
-        w = tl.load(b1, mask=unit < H, other=0.0)
-        tl.store(b1, w - scale * (g1 + noise * z1) - decay * w, mask=unit < H)
-        w2 = p + H * D + H + cls[:, None] * H + unit[None, :]
-        keep2 = (cls[:, None] < C) & (unit[None, :] < H)
-        z2 = noise_matrix(key, step, 3, 0, CP, HP // 4, HP)
-        w = tl.load(w2, mask=keep2, other=0.0)
-        tl.store(w2, w - scale * (gw + noise * z2) - decay * w, mask=keep2)
-        b2 = p + H * D + H + C * H + cls
-    else:
-        b2 = p + C * D + cls
-    z3 = tl.reshape(noise_matrix(key, step, 4, 0, 1, CP // 4, CP), (CP,))
-    w = tl.load(b2, mask=cls < C, other=0.0)
-    tl.store(b2, w - scale * (g2 + noise * z3) - decay * w, mask=cls < C)
+    f = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    keep = f < REST
+    total = tl.zeros((BLOCK,), dtype=tl.float32)
+    for program in range(0, (tl.load(count_ptr + m) + ROWS - 1) // ROWS):
+        total += tl.load(rest_ptr + (m * PROGRAMS + program) * REST + f, mask=keep, other=0.0)
+    z = tl.reshape(noise_matrix(tl.load(keys + m), step, 2, tl.program_id(1) * BLOCK, 1, BLOCK // 4, BLOCK), (BLOCK,))
+    at = p_ptr + m * stride + FIRST + f
+    w = tl.load(at, mask=keep, other=0.0)
+    tl.store(at, w - scale * (total + noise * z) - decay * w, mask=keep)

@@ -22,6 +22,7 @@ from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, Gradient
 from coalmine.training.compiled import CompiledSums, CompiledTable
 from coalmine.training.compiled_stages import CompiledStages
 from coalmine.training.data import AlikeRows, Dataset
+from coalmine.training.device_draws import DeviceDraws
 from coalmine.training.job import Job
 from coalmine.training.models import BlackBox, Engine, StackedModels
 from coalmine.training.modules import make_engine
@@ -99,10 +100,14 @@ class Stack:
         draw: Callable[..., Iterator[Any]] = sampling.batches
         if isinstance(job.neighbours.base, AlikeRows):
             draw = sampling.counts
-        self._draws = [
-            draw(job.neighbours, world=int(w), config=config, fingerprint=job.fingerprint, trial=int(t))
-            for t, w in zip(numbers, worlds, strict=True)
-        ]
+        self._draws: list[Iterator[Any]] | DeviceDraws
+        if isinstance(table, StageTable) and stages.draws_on_device(job):
+            self._draws = DeviceDraws(job, trials=numbers, worlds=worlds.tolist(), device=job.device)
+        else:
+            self._draws = [
+                draw(job.neighbours, world=int(w), config=config, fingerprint=job.fingerprint, trial=int(t))
+                for t, w in zip(numbers, worlds, strict=True)
+            ]
         self._engine = make_engine(job.network, device=job.device, dtype=job.dtype)
         self._noise_in_tiles = False
         self._sums = self._make_sums(table)
@@ -158,7 +163,7 @@ class Stack:
             for step in range(1, job.config.steps + 1):
                 if previous is not None:
                     previous.copy_(parameters)
-                self._step(draw(), StackState(self._trials, step, parameters, gradient if step > 1 else None))
+                self._step(draw(step), StackState(self._trials, step, parameters, gradient if step > 1 else None))
                 if observer is not None and previous is not None:
                     pair = self._sums.shown() if isinstance(self._sums, PairedSums) else None
                     shared = None if self._canary is None or self._canary.shared is None else self._canary.shared[:used]
@@ -169,15 +174,19 @@ class Stack:
         return finish(job, self._engine, parameters, trials=self._trials, failed_at=failed_at)
 
     @contextlib.contextmanager
-    def _drawing(self) -> Iterator[Callable[[], list[Any]]]:
-        """What gives the rows of each step; beside a GPU other threads draw while this one starts kernels."""
-        if self._job.device.type == "cpu":
-            yield lambda: [next(draw) for draw in self._draws]
-            return
-        with sampling.DrawnAhead(self._draws, steps=self._job.config.steps) as ahead:
-            yield ahead.step
+    def _drawing(self) -> Iterator[Callable[[int], Any]]:
+        """What gives the rows of each step: the GPU, or other threads beside it while this one starts kernels."""
+        draws = self._draws
+        if isinstance(draws, DeviceDraws):
+            yield draws.drawn
+            draws.check()
+        elif self._job.device.type == "cpu":
+            yield lambda step: [next(draw) for draw in draws]
+        else:
+            with sampling.DrawnAhead(draws, steps=self._job.config.steps) as ahead:
+                yield lambda step: ahead.step()
 
-    def _step(self, drawn: list[Any], state: StackState) -> None:
+    def _step(self, drawn: Any, state: StackState) -> None:
         """One step of DP-SGD for every model, on the rows that each of them drew."""
         if self._canary is None:
             self._sums(drawn, state)

@@ -57,7 +57,7 @@ def forward(
     O: tl.constexpr, OP: tl.constexpr, BIAS: tl.constexpr, ACT: tl.constexpr,
     EXACT: tl.constexpr, ROWS: tl.constexpr, KB: tl.constexpr,
 ):  # fmt: skip
-    # Outputs of a stage, before pooling; for the last one (ACT = "softmax") the errors softmax − one-hot.
+    # Outputs of a stage, before pooling, OP of them; for the last one (ACT = "softmax") the errors softmax − one-hot.
     m = tl.program_id(1).to(tl.int64)
     used = tl.load(count_ptr + m) * P
     start = tl.program_id(0) * ROWS
@@ -66,7 +66,7 @@ def forward(
     rows = start + tl.arange(0, ROWS)
     live = rows < used
     at = corner(x_ptr, index_ptr, m, rows // P, rows % P, live, LANES, GATHER, SIZE, OW, SH * W * CP, SW * CP)
-    unit = tl.arange(0, OP)
+    unit = tl.program_id(2) * OP + tl.arange(0, OP)
     K: tl.constexpr = KH * KW * CP
     w_at = w_ptr + m * (O * (K + 1))
     acc = tl.zeros((ROWS, OP), dtype=tl.float32)
@@ -93,6 +93,92 @@ def forward(
         acc = activated(acc, ACT)
     to = y_ptr + m * (LANES * P * O) + rows[:, None] * O + unit[None, :]
     tl.store(to, acc, mask=live[:, None] & (unit < O)[None, :])
+
+
+@triton.jit
+def group_sums(values, OC: tl.constexpr, GROUP: tl.constexpr):
+    # For each channel the sum over the channels of its group.
+    channel = tl.arange(0, OC)
+    same = (channel // GROUP)[:, None] == (channel // GROUP)[None, :]
+    return tl.sum(tl.where(same, values[None, :], 0.0), 1)
+
+
+@triton.jit
+def normalize(
+    y_ptr, count_ptr, p_ptr, stride, hat_ptr, spread_ptr, epsilon,
+    LANES: tl.constexpr, P: tl.constexpr, O: tl.constexpr, OC: tl.constexpr, GROUP: tl.constexpr, ACT: tl.constexpr,
+    PB: tl.constexpr,
+):  # fmt: skip
+    # An example's outputs, each group of GROUP channels to mean 0 and variance 1 (kept in hat), then scale, shift and
+    # activation, in place. The scales and shifts begin at p_ptr.
+    m = tl.program_id(1).to(tl.int64)
+    example = tl.program_id(0)
+    if example >= tl.load(count_ptr + m):
+        return
+    o = tl.arange(0, OC)
+    begin = (m * LANES + example) * (P * O)
+    total = tl.zeros((OC,), dtype=tl.float32)
+    for q in range(0, P, PB):
+        at, live = tile(q, o, P, O, PB)
+        total += tl.sum(tl.load(y_ptr + begin + at, mask=live, other=0.0), 0)
+    mean = group_sums(total, OC, GROUP) / (P * GROUP)
+    total = tl.zeros((OC,), dtype=tl.float32)
+    for q in range(0, P, PB):
+        at, live = tile(q, o, P, O, PB)
+        z = tl.where(live, tl.load(y_ptr + begin + at, mask=live, other=0.0) - mean[None, :], 0.0)
+        total += tl.sum(z * z, 0)
+    spread = tl.sqrt(group_sums(total, OC, GROUP) / (P * GROUP) + epsilon)
+    tl.store(spread_ptr + (m * LANES + example) * O + o, spread, mask=o < O)
+    scale = tl.load(p_ptr + m * stride + o, mask=o < O, other=0.0)
+    shift = tl.load(p_ptr + m * stride + O + o, mask=o < O, other=0.0)
+    for q in range(0, P, PB):
+        at, live = tile(q, o, P, O, PB)
+        z = (tl.load(y_ptr + begin + at, mask=live, other=0.0) - mean[None, :]) / spread[None, :]
+        tl.store(hat_ptr + begin + at, z, mask=live)
+        tl.store(y_ptr + begin + at, activated(z * scale[None, :] + shift[None, :], ACT), mask=live)
+
+
+@triton.jit
+def tile(q, o, P: tl.constexpr, O: tl.constexpr, PB: tl.constexpr):
+    # Where the outputs of PB places from q on lie, and which of them there are.
+    place = q + tl.arange(0, PB)
+    return place[:, None] * O + o[None, :], (place < P)[:, None] & (o < O)[None, :]
+
+
+@triton.jit
+def norm_errors(
+    y_ptr, count_ptr, p_ptr, stride, hat_ptr, spread_ptr, norms_ptr, kept_ptr,
+    LANES: tl.constexpr, P: tl.constexpr, O: tl.constexpr, OC: tl.constexpr, GROUP: tl.constexpr, PB: tl.constexpr,
+):  # fmt: skip
+    # Back through scale, shift and norm, in place: an example's gradient in scales and shifts is written down, its
+    # square added to the norms, and e becomes (ê − mean ê − hat·mean(ê·hat)) / spread with ê = e·scale.
+    m = tl.program_id(1).to(tl.int64)
+    example = tl.program_id(0)
+    if example >= tl.load(count_ptr + m):
+        return
+    o = tl.arange(0, OC)
+    begin = (m * LANES + example) * (P * O)
+    shifts = tl.zeros((OC,), dtype=tl.float32)
+    scales = tl.zeros((OC,), dtype=tl.float32)
+    for q in range(0, P, PB):
+        at, live = tile(q, o, P, O, PB)
+        e = tl.load(y_ptr + begin + at, mask=live, other=0.0)
+        shifts += tl.sum(e, 0)
+        scales += tl.sum(e * tl.load(hat_ptr + begin + at, mask=live, other=0.0), 0)
+    kept = kept_ptr + (m * LANES + example) * (2 * O) + o
+    tl.store(kept, scales, mask=o < O)
+    tl.store(kept + O, shifts, mask=o < O)
+    norm = norms_ptr + m * LANES + example
+    tl.store(norm, tl.load(norm) + tl.sum(scales * scales + shifts * shifts, 0))
+    scale = tl.load(p_ptr + m * stride + o, mask=o < O, other=0.0)
+    spread = tl.load(spread_ptr + (m * LANES + example) * O + o, mask=o < O, other=1.0)
+    shift = group_sums(scale * shifts, OC, GROUP) / (P * GROUP)
+    tilt = group_sums(scale * scales, OC, GROUP) / (P * GROUP)
+    for q in range(0, P, PB):
+        at, live = tile(q, o, P, O, PB)
+        e = tl.load(y_ptr + begin + at, mask=live, other=0.0) * scale[None, :]
+        e = e - shift[None, :] - tl.load(hat_ptr + begin + at, mask=live, other=0.0) * tilt[None, :]
+        tl.store(y_ptr + begin + at, e / spread[None, :], mask=live)
 
 
 @triton.jit
@@ -179,18 +265,17 @@ def errors(
 def back(
     e_ptr, count_ptr, w_ptr, d_ptr,
     LANES: tl.constexpr, SIZE: tl.constexpr, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
-    NP: tl.constexpr, KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OH: tl.constexpr,
-    OW: tl.constexpr, O: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, KB: tl.constexpr,
+    TH: tl.constexpr, TW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr,
+    O: tl.constexpr, WEIGHTS: tl.constexpr, EXACT: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    KB: tl.constexpr,
 ):  # fmt: skip
-    # Errors of a stage's picture. Places whose remainders by the strides agree are reached by the same places of the
-    # kernel: for each such class of places this is one product, without a step that multiplies by zeros.
+    # Errors of a stage's picture. A block of SH·SW places of the picture is a row, and its places' channels are the
+    # columns: the same errors reach all places of a block, so this is one product, without a step that multiplies
+    # by zeros. TH·TW places of the output reach a block; the weights, [TH·TW, O, SH·SW·CP], are in that order.
     m = tl.program_id(2).to(tl.int64)
-    first = tl.program_id(1) // SW
-    second = tl.program_id(1) % SW
     HC: tl.constexpr = (H + SH - 1) // SH
     WC: tl.constexpr = (W + SW - 1) // SW
-    TH: tl.constexpr = (KH + SH - 1) // SH
-    TW: tl.constexpr = (KW + SW - 1) // SW
+    ALL: tl.constexpr = SH * SW * CP
     used = tl.load(count_ptr + m) * (HC * WC)
     start = tl.program_id(0) * ROWS
     if start >= used:
@@ -199,34 +284,37 @@ def back(
     i = rows // WC % HC
     j = rows % WC
     example = rows // (WC * HC)
-    live = (rows < used) & (first + SH * i < H) & (second + SW * j < W)
+    live = rows < used
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     e = e_ptr + m * (LANES * OH * OW * O) + example * (OH * OW * O)
-    w_at = w_ptr + m * (O * (KH * KW * CP + 1))
-    channel = tl.arange(0, NP)
+    w_at = w_ptr + m * WEIGHTS
     BLOCKS: tl.constexpr = (O + KB - 1) // KB
-    acc = tl.zeros((ROWS, NP), dtype=tl.float32)
+    acc = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
     for k in range(0, TH * TW * BLOCKS):
         o = k % BLOCKS * KB + tl.arange(0, KB)
-        down = k // BLOCKS // TW
-        right = k // BLOCKS % TW
-        a = i - down
-        b = j - right
+        tap = k // BLOCKS
+        a = i - tap // TW
+        b = j - tap % TW
         inside = live & (a >= 0) & (a < OH) & (b >= 0) & (b < OW)
-        ki = first + SH * down
-        kj = second + SW * right
-        there = (o < O) & (ki < KH) & (kj < KW)
+        there = (column < ALL)[None, :]
+        if O % KB != 0:
+            there = there & (o < O)[:, None]
         es = tl.load(
             e[:, None] + ((a * OW + b) * O)[:, None] + o[None, :], mask=inside[:, None] & (o < O)[None, :], other=0.0
         )
-        w = tl.load(
-            w_at + (((o * KH + ki) * KW + kj) * CP)[:, None] + channel[None, :],
-            mask=there[:, None] & (channel < C)[None, :],
-            other=0.0,
-        )
+        w = tl.load(w_at + (tap * O + o)[:, None] * ALL + column[None, :], mask=there, other=0.0)
         acc = product(es, w, acc, EXACT)
-    to = example * SIZE + ((first + SH * i) * W + second + SW * j) * CP
-    to = d_ptr + m * (LANES * SIZE) + to[:, None] + channel[None, :]
-    tl.store(to, acc, mask=live[:, None] & (channel < C)[None, :])
+    first = column // (SW * CP)
+    along = column % (SW * CP)
+    to = d_ptr + m * (LANES * SIZE) + (example * SIZE + (SH * i * W + SW * j) * CP)[:, None]
+    keep = live[:, None] & (column < ALL)[None, :]
+    if H % SH != 0:
+        keep = keep & ((SH * i)[:, None] + first[None, :] < H)
+    if W % SW != 0:
+        keep = keep & ((SW * CP * j)[:, None] + along[None, :] < W * CP)
+    if C != CP:
+        keep = keep & (column % CP < C)[None, :]
+    tl.store(to + (first * (W * CP) + along)[None, :], acc, mask=keep)
 
 
 @triton.jit
@@ -261,13 +349,14 @@ def example_gradient(
 
 @triton.jit
 def norms_of_places(
-    x_ptr, index_ptr, count_ptr, e_ptr, norms_ptr,
+    x_ptr, index_ptr, count_ptr, e_ptr, norms_ptr, kept_ptr,
     GATHER: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, W: tl.constexpr, CP: tl.constexpr,
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OW: tl.constexpr, P: tl.constexpr,
-    O: tl.constexpr, OP: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, EXACT: tl.constexpr,
+    O: tl.constexpr, OP: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr, EXACT: tl.constexpr,
     PB: tl.constexpr, KB: tl.constexpr,
 ):  # fmt: skip
-    # Squared norm of each example's gradient in the stage's parameters: the gradient is built, a block at a time.
+    # Squared norm of each example's gradient in the stage's parameters: the gradient is built, a block at a time, and
+    # written down if there is room for it (KEEP).
     m = tl.program_id(1).to(tl.int64)
     example = tl.program_id(0)
     if example >= tl.load(count_ptr + m):
@@ -275,16 +364,23 @@ def norms_of_places(
     K: tl.constexpr = KH * KW * CP
     squares = tl.zeros((OP, KB), dtype=tl.float32)
     errors = tl.zeros((OP, PB), dtype=tl.float32)
+    unit = tl.arange(0, OP)
+    kept = kept_ptr + (m * LANES + example) * (O * (K + 1))
     for k in range(0, K, KB):
+        kk = k + tl.arange(0, KB)
         acc, errors = example_gradient(
-            x_ptr, index_ptr, e_ptr, m, example, k + tl.arange(0, KB),
+            x_ptr, index_ptr, e_ptr, m, example, kk,
             GATHER, LANES, SIZE, W, CP, KH, KW, SH, SW, OW, P, O, OP, EXACT, PB, KB,
         )  # fmt: skip
         squares += acc * acc
+        if KEEP:
+            tl.store(kept + unit[:, None] * K + kk[None, :], acc, mask=(unit < O)[:, None] & (kk < K)[None, :])
     total = tl.sum(tl.sum(squares, 1), 0)
     if BIAS:
         bias = tl.sum(errors, 1)
         total += tl.sum(bias * bias, 0)
+        if KEEP:
+            tl.store(kept + O * K + unit, bias, mask=unit < O)
     to = norms_ptr + m * LANES + example
     if ADD:
         total += tl.load(to)
@@ -305,21 +401,24 @@ def norms_of_one(
         return
     rows = start + tl.arange(0, ROWS)
     live = rows < count
-    unit = tl.arange(0, OP)
     at = corner(x_ptr, index_ptr, m, rows, 0, live, LANES, GATHER, SIZE, 1, 0, 0)
     squares = tl.zeros((ROWS,), dtype=tl.float32)
     for k in range(0, SIZE, KB):
         kk = k + tl.arange(0, KB)
         xs = tl.load(at[:, None] + kk[None, :], mask=live[:, None] & (kk < SIZE)[None, :], other=0.0)
         squares += tl.sum(xs * xs, 1)
-    e = tl.load(
-        e_ptr + m * (LANES * O) + rows[:, None] * O + unit[None, :],
-        mask=live[:, None] & (unit < O)[None, :],
-        other=0.0,
-    )
+    errors = tl.zeros((ROWS,), dtype=tl.float32)
+    for o in range(0, O, OP):
+        unit = o + tl.arange(0, OP)
+        e = tl.load(
+            e_ptr + m * (LANES * O) + rows[:, None] * O + unit[None, :],
+            mask=live[:, None] & (unit < O)[None, :],
+            other=0.0,
+        )
+        errors += tl.sum(e * e, 1)
     if BIAS:
         squares += 1.0
-    total = squares * tl.sum(e * e, 1)
+    total = squares * errors
     to = norms_ptr + m * LANES + rows
     if ADD:
         total += tl.load(to, mask=live, other=0.0)
@@ -333,15 +432,16 @@ def sums(
     KH: tl.constexpr, KW: tl.constexpr, SH: tl.constexpr, SW: tl.constexpr, OW: tl.constexpr, P: tl.constexpr,
     O: tl.constexpr, OP: tl.constexpr, PARTS: tl.constexpr, EXACT: tl.constexpr, PB: tl.constexpr, KB: tl.constexpr,
 ):  # fmt: skip
-    # Sum of the clipped gradients of one part of the batch, for one block of a patch's inputs.
+    # Sum of the clipped gradients of one part of the batch, for one block of a patch's inputs and one of outputs.
     m = tl.program_id(2).to(tl.int64)
     part = tl.program_id(1)
     count = tl.load(count_ptr + m)
     share = (count + PARTS - 1) // PARTS
     begin = part * share
     end = tl.minimum(begin + share, count)
-    kk = tl.program_id(0) * KB + tl.arange(0, KB)
-    unit = tl.arange(0, OP)
+    BLOCKS: tl.constexpr = (O + OP - 1) // OP
+    kk = tl.program_id(0) // BLOCKS * KB + tl.arange(0, KB)
+    unit = tl.program_id(0) % BLOCKS * OP + tl.arange(0, OP)
     K: tl.constexpr = KH * KW * CP
     acc = tl.zeros((OP, KB), dtype=tl.float32)
     errors = tl.zeros((OP, PB), dtype=tl.float32)
@@ -373,8 +473,28 @@ def sums(
             errors += e
     out = out_ptr + (m * PARTS + part) * (O * (K + 1))
     tl.store(out + unit[:, None] * K + kk[None, :], acc, mask=(unit < O)[:, None] & (kk < K)[None, :])
-    if tl.program_id(0) == 0:
+    if tl.program_id(0) < BLOCKS:
         tl.store(out + O * K + unit, tl.sum(errors, 1), mask=unit < O)
+
+
+@triton.jit
+def sums_of_kept(
+    count_ptr, norms_ptr, clip, kept_ptr, out_ptr,
+    LANES: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # The same where the gradients of all examples were written down.
+    m = tl.program_id(1).to(tl.int64)
+    count = tl.load(count_ptr + m)
+    f = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    acc = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    for r in range(0, count, ROWS):
+        rows = r + tl.arange(0, ROWS)
+        live = rows < count
+        norm = tl.load(norms_ptr + m * LANES + rows, mask=live, other=0.0)
+        factor = 1.0 / tl.maximum(1.0, tl.sqrt(norm) / clip)
+        at = kept_ptr + (m * LANES + rows)[:, None] * SIZE + f[None, :]
+        acc += factor[:, None] * tl.load(at, mask=live[:, None] & (f < SIZE)[None, :], other=0.0)
+    tl.store(out_ptr + m * SIZE + f, tl.sum(acc, 0), mask=f < SIZE)
 
 
 @triton.jit

@@ -26,20 +26,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coalmine.records import Sampling
+from coalmine.training import batching
 from coalmine.training.backends import stage_kernels as kernels
-from coalmine.training.batching import width
-from coalmine.training.canary import AdaptiveExample, StackState
+from coalmine.training.canary import AdaptiveExample, GradientRows, StackState
 from coalmine.training.convolution import Conv2d, GroupNorm, Pad2d, Pool2d
 from coalmine.training.data import Dataset
+from coalmine.training.device_draws import DeviceDraws, room_for_a_batch
 from coalmine.training.job import Job
 from coalmine.training.layers import Activation, Flatten, Linear
 from coalmine.training.networks import Network
 from coalmine.training.sums import ChosenRows, Vectors
 
 MOST_OUTPUTS = 128
-"""Channels of a convolution or units of a dense layer: they share a tile."""
-_BUDGET = 2**33
-"""Bytes that the buffers of a stack may take, about."""
+"""Channels of a convolution, or classes: they share a tile."""
+MOST_UNITS = 1024
+"""Units of a dense layer before the last."""
+_BUDGET = 2**35
+"""Bytes that the buffers of a stack may take, about, but at most half of what a GPU has free."""
 _STACK = 1024
 
 
@@ -150,6 +153,21 @@ class Stage:
         biases = np.arange(given.outputs) + given.place + numbers.size if given.bias else np.full(given.outputs, -1)
         return np.concatenate([order.ravel(), biases]).astype(np.int32)
 
+    @functools.cached_property
+    def reach(self) -> tuple[int, int]:
+        """How many places of the output, down and right, reach a block of as many places as the strides have."""
+        down, right = (-(-kernel // stride) for kernel, stride in zip(self.kernel, self.stride, strict=True))
+        return down, right
+
+    def back_order(self) -> NDArray[np.int32]:
+        """The same for going back, ``[reach, outputs, places of a block, room]``; for a stage that is not folded."""
+        (high, wide), (down, right), (tall, broad) = self.kernel, self.stride, self.reach
+        numbers = np.arange(self.outputs * self.channels * high * wide) + self.place
+        full = np.full((self.outputs, self.room, tall * down, broad * right), -1)
+        full[:, : self.channels, :high, :wide] = numbers.reshape(self.outputs, self.channels, high, wide)
+        cut = full.reshape(self.outputs, self.room, tall, down, broad, right).transpose(2, 4, 0, 3, 5, 1)
+        return np.ascontiguousarray(cut).ravel().astype(np.int32)
+
 
 def stages(network: Network) -> tuple[Stage, ...] | None:
     """The network as a chain of stages; None if it is none.
@@ -197,7 +215,9 @@ def stages(network: Network) -> tuple[Stage, ...] | None:
         else:
             return None
     ends = bool(chain) and flat and chain[-1].activation == "none" and chain[-1].pooling[1] == 1
-    fits = ends and chain[-1].places == 1 and all(stage.outputs <= MOST_OUTPUTS for stage in chain)
+    if not ends or chain[-1].places != 1 or chain[-1].outputs > MOST_OUTPUTS:
+        return None
+    fits = all(stage.outputs <= (MOST_UNITS if stage.places == 1 else MOST_OUTPUTS) for stage in chain)
     return tuple(chain) if fits else None
 
 
@@ -206,21 +226,33 @@ def fits(job: Job) -> bool:
     if kernels is None or job.device.type != "cuda" or job.config.dtype != "float32" or job.paired:
         return False
     base = job.neighbours.base
-    features, chain = isinstance(base, Dataset) and base.x.dtype != np.int64, stages(job.network)
-    return features and chain is not None and not any(stage.groups for stage in chain)
+    features = isinstance(base, Dataset) and base.x.dtype != np.int64
+    return features and stages(job.network) is not None
+
+
+def draws_on_device(job: Job) -> bool:
+    """Whether the GPU draws the batches itself: where they fit in one pass, and nobody on the host looks at them."""
+    if not fits(job) or job.config.sampling is Sampling.SHUFFLE or isinstance(job.neighbours.canary, GradientRows):
+        return False
+    return room_for_a_batch(job) <= batching.MAX_WIDTH
 
 
 def lanes(job: Job) -> int:
     """How many rows of a batch go through together."""
-    return width(job.config, rows=job.rows, example_floats=1)
+    if draws_on_device(job):
+        return room_for_a_batch(job)
+    return batching.width(job.config, rows=job.rows, example_floats=1)
 
 
 def stack_size(job: Job) -> int:
-    """How many models to stack: their buffers are kept to about 8 GiB. Never changes a result."""
+    """How many models to stack: their buffers are kept to about 32 GiB. Never changes a result."""
     chain = stages(job.network)
     assert chain is not None
     example = sum(stage.places * stage.outputs for stage in chain) + sum(9 * stage.size // 4 for stage in chain[1:])
-    fit = max(1, _BUDGET // (4 * lanes(job) * example))
+    example += sum(stage.places * stage.outputs + 3 * stage.outputs for stage in chain if stage.groups)
+    example += sum(stage.packed for stage in chain if _tiles(stage, exact=True).kept)
+    budget = min(_BUDGET, torch.cuda.mem_get_info(job.device)[0] // 2)
+    fit = max(1, budget // (4 * lanes(job) * example))
     return int(min(_STACK, 2 ** int(math.log2(fit))))
 
 
@@ -238,6 +270,7 @@ class StageTable:
         self.orders = [
             torch.from_numpy(stage.order(given)).to(job.device) for stage, given in zip(self.stages, chain, strict=True)
         ]
+        self.back_orders = [torch.from_numpy(stage.back_order()).to(job.device) for stage in self.stages[1:]]
         x, labels = job.neighbours.all_rows()
         self.rows = job.rows
         self.copies = job.neighbours.copies if isinstance(job.neighbours.canary, AdaptiveExample) else 0
@@ -310,23 +343,41 @@ class StageSums:
             for stage in chain
         ]
         self._norms = room()
+        self._kept = [room(stage.packed if tiles.kept else 1) for stage, tiles in zip(chain, self._tiles, strict=True)]
+        self._norm = {
+            i: (room(stage.places * stage.outputs), room(stage.outputs), room(2 * stage.outputs))
+            for i, stage in enumerate(chain)
+            if stage.groups
+        }
+        """Of a stage with a norm: normalized outputs, spreads, and each example's gradient in scales and shifts."""
+        self._in_order = torch.arange(2 * MOST_OUTPUTS, dtype=torch.int32, device=device)
         self._weights = [torch.zeros((models, stage.packed), dtype=torch.float32, device=device) for stage in chain]
+        self._back_weights = [torch.zeros((models, order.numel()), device=device) for order in table.back_orders]
         self._parts = [
             torch.zeros((models, tiles.parts, stage.packed), dtype=torch.float32, device=device)
             for stage, tiles in zip(chain, self._tiles, strict=True)
         ]
 
-    def __call__(self, drawn: list[Any], state: StackState) -> None:
+    def __call__(self, drawn: list[Any] | DeviceDraws, state: StackState) -> None:
         """The drawn rows' clipped gradients over the expected batch size."""
         table = self._table
         if self._chosen is not None:
             x, labels = self._chosen(drawn, state)
             place = slice(table.rows, table.rows + labels.numel())
             table.put(place, x.flatten(0, 1), labels.flatten())
+        if isinstance(drawn, DeviceDraws):
+            index = drawn.index
+            if self._chosen is not None:
+                others = torch.arange(index.shape[0], dtype=torch.int32, device=index.device)[:, None] * table.copies
+                index = torch.where(index < table.rows, index, index + others)
+            self._pass(index, drawn.count, add=False)
+            return
+        if self._chosen is not None:
             drawn = [np.where(rows < table.rows, rows, rows + model * table.copies) for model, rows in enumerate(drawn)]
         longest = max(1, max(rows.size for rows in drawn))
         for number, start in enumerate(range(0, longest, self._lanes)):
-            self._pass(self._sent(number, start, drawn), add=number > 0)
+            sent = self._sent(number, start, drawn)
+            self._pass(sent.index, sent.count, add=number > 0)
 
     def _sent(self, number: int, start: int, drawn: list[Any]) -> _Drawn:
         """The rows of one pass on the device. With full batches they are always the same, and stay there."""
@@ -338,10 +389,10 @@ class StageSums:
             self._drawn[place].send([rows[start : start + self._lanes] for rows in drawn])
         return self._drawn[place]
 
-    def _pass(self, drawn: _Drawn, *, add: bool) -> None:
-        """At most as many rows of each model as there are lanes."""
+    def _pass(self, index: Tensor, count: Tensor, *, add: bool) -> None:
+        """At most as many rows of each model as there are lanes: row numbers ``[S, lanes]``, and how many."""
         chain, vectors, table, lanes = self._stages, self._vectors, self._table, self._lanes
-        models, index, count = vectors.models, drawn.index, drawn.count
+        models = vectors.models
         parameters, stride, exact = vectors.parameters, vectors.parameters.stride(0), self._exact
         last = len(chain) - 1
         for i, stage in enumerate(chain):
@@ -349,11 +400,17 @@ class StageSums:
             kernels.pack[(-(-stage.packed // block), models)](
                 parameters, stride, table.orders[i], self._weights[i], SIZE=stage.packed, BLOCK=block
             )
-            kernels.forward[(-(-lanes * stage.places // tiles.forward["ROWS"]), models)](
+            blocks = -(-stage.outputs // tiles.outputs)
+            kernels.forward[(-(-lanes * stage.places // tiles.forward["ROWS"]), models, blocks)](
                 *(self._x[i], index, count, table.labels, self._weights[i], self._y[i]),
-                **self._patch(i), BIAS=stage.bias, ACT="softmax" if i == last else stage.activation, EXACT=exact,
-                **tiles.forward,
+                **self._patch(i), BIAS=stage.bias, EXACT=exact, **tiles.forward,
+                ACT="softmax" if i == last else "none" if stage.groups else stage.activation,
             )  # fmt: skip
+            if stage.groups:
+                kernels.normalize[(lanes, models)](
+                    *(self._y[i], count, parameters[:, stage.place + stage.parameters :], stride, *self._norm[i][:2]),
+                    stage.epsilon, ACT=stage.activation, **self._group(i),
+                )  # fmt: skip
             if i < last:
                 block = 1024
                 kernels.pool[(-(-lanes * math.prod(stage.pooled) * stage.outputs // block), models)](
@@ -366,6 +423,12 @@ class StageSums:
                 kernels.errors[(-(-lanes * stage.places * stage.outputs // block), models)](
                     self._y[i], count, self._d[i + 1], self._which[i], **self._pool(i), BLOCK=block
                 )  # fmt: skip
+            if stage.groups:
+                hat, spread, kept = self._norm[i]
+                kernels.norm_errors[(lanes, models)](
+                    *(self._y[i], count, parameters[:, stage.place + stage.parameters :], stride, hat, spread),
+                    *(self._norms, kept), **self._group(i),
+                )  # fmt: skip
             given = (self._x[i], index, count, self._y[i], self._norms)
             if stage.places == 1:
                 kernels.norms_of_one[(-(-lanes // 32), models)](
@@ -374,31 +437,52 @@ class StageSums:
                 )  # fmt: skip
             else:
                 kernels.norms_of_places[(lanes, models)](
-                    *given, **self._patch(i), BIAS=stage.bias, ADD=i < last, EXACT=exact, **tiles.norms
+                    *given, self._kept[i], **self._patch(i), BIAS=stage.bias, ADD=i < last, KEEP=tiles.kept,
+                    EXACT=exact, **tiles.norms,
                 )  # fmt: skip
             if i > 0:
-                rows = tiles.back["ROWS"]
                 (down, right), (high, wide) = stage.stride, (stage.high, stage.wide)
-                classes = min(down, high) * min(right, wide)
-                used = -(-high // down) * -(-wide // right)
-                kernels.back[(-(-lanes * used // rows), classes, models)](
-                    *(self._y[i], count, self._weights[i], self._d[i]), LANES=lanes, SIZE=stage.size, H=high, W=wide,
-                    C=stage.channels, CP=stage.room, NP=_power(stage.channels), KH=stage.kernel[0], KW=stage.kernel[1],
-                    SH=down, SW=right, OH=stage.output[0], OW=stage.output[1], O=stage.outputs,
+                weights, order = self._back_weights[i - 1], table.back_orders[i - 1]
+                kernels.pack[(-(-order.numel() // 1024), models)](
+                    parameters, stride, order, weights, SIZE=order.numel(), BLOCK=1024
+                )
+                blocks, columns = -(-high // down) * -(-wide // right), down * right * stage.room
+                grid = (-(-lanes * blocks // tiles.back["ROWS"]), -(-columns // tiles.back["COLUMNS"]), models)
+                kernels.back[grid](
+                    *(self._y[i], count, weights, self._d[i]), LANES=lanes, SIZE=stage.size, H=high, W=wide,
+                    C=stage.channels, CP=stage.room, TH=stage.reach[0], TW=stage.reach[1], SH=down, SW=right,
+                    OH=stage.output[0], OW=stage.output[1], O=stage.outputs, WEIGHTS=order.numel(),
                     EXACT=exact, **tiles.back,
                 )  # fmt: skip
         gradient = vectors.gradient
         for i, stage in enumerate(chain):
             tiles, block = self._tiles[i], 1024
             inputs = stage.room * math.prod(stage.kernel)
-            kernels.sums[(-(-inputs // tiles.sums["KB"]), tiles.parts, models)](
-                *(self._x[i], index, count, self._y[i], self._norms, self._clip, self._parts[i]),
-                **self._patch(i), PARTS=tiles.parts, EXACT=exact, **tiles.sums,
-            )  # fmt: skip
+            if tiles.kept:
+                kernels.sums_of_kept[(-(-stage.packed // 256), models)](
+                    *(count, self._norms, self._clip, self._kept[i], self._parts[i]),
+                    LANES=lanes, SIZE=stage.packed, ROWS=16, BLOCK=256,
+                )  # fmt: skip
+            else:
+                blocks = -(-inputs // tiles.sums["KB"]) * -(-stage.outputs // tiles.outputs)
+                kernels.sums[(blocks, tiles.parts, models)](
+                    *(self._x[i], index, count, self._y[i], self._norms, self._clip, self._parts[i]),
+                    **self._patch(i), PARTS=tiles.parts, EXACT=exact, **tiles.sums,
+                )  # fmt: skip
             kernels.collect[(-(-stage.packed // block), models)](
                 *(self._parts[i], table.orders[i], gradient, gradient.stride(0), self._scale),
                 SIZE=stage.packed, PARTS=tiles.parts, ADD=add, BLOCK=block,
             )  # fmt: skip
+            if stage.groups:
+                size = 2 * stage.outputs
+                kernels.sums_of_kept[(1, models)](
+                    *(count, self._norms, self._clip, self._norm[i][2], self._parts[i]),
+                    LANES=lanes, SIZE=size, ROWS=16, BLOCK=_power(size),
+                )  # fmt: skip
+                kernels.collect[(1, models)](
+                    *(self._parts[i], self._in_order, gradient[:, stage.place + stage.parameters :]),
+                    *(gradient.stride(0), self._scale), SIZE=size, PARTS=1, ADD=add, BLOCK=_power(size),
+                )  # fmt: skip
 
     def _patch(self, i: int) -> dict[str, Any]:
         """How the patches of a stage lie."""
@@ -408,6 +492,15 @@ class StageSums:
             "GATHER": i == 0, "LANES": self._lanes, "SIZE": stage.size, "W": stage.wide, "CP": stage.room,
             "KH": high, "KW": wide, "SH": down, "SW": right, "OW": stage.output[1], "P": stage.places,
             "O": stage.outputs, "OP": self._tiles[i].outputs,
+        }  # fmt: skip
+
+    def _group(self, i: int) -> dict[str, int]:
+        """How the groups of a norm lie."""
+        stage = self._stages[i]
+        channels = 1 << (stage.outputs - 1).bit_length()
+        return {
+            "LANES": self._lanes, "P": stage.places, "O": stage.outputs, "OC": channels,
+            "GROUP": stage.outputs // stage.groups, "PB": max(1, 1024 // channels),
         }  # fmt: skip
 
     def _pool(self, i: int) -> dict[str, Any]:
@@ -433,24 +526,31 @@ class Tiles:
     sums: dict[str, int]
     parts: int
     """A batch is added up in so many parts, to keep the whole device busy."""
+    kept: bool = False
+    """Whether the examples' gradients are written down: where they are fewer numbers than what they are made of."""
 
 
 def _tiles(stage: Stage, *, exact: bool) -> Tiles:
     """The tiles of a stage; ``exact``: for products of float32 accuracy, which take three times the registers."""
-    inputs, outputs = _power(stage.room * math.prod(stage.kernel)), _power(stage.outputs)
+    inputs, outputs = _power(stage.room * math.prod(stage.kernel)), min(MOST_OUTPUTS, _power(stage.outputs))
     rows, many = 64 if exact else 128, stage.places > 64
     forward = {"ROWS": rows, "KB": min(32, inputs), "num_warps": 4, "num_stages": 2}
-    back = {"ROWS": rows, "KB": min(32, outputs), "num_warps": 4, "num_stages": 2}
+    columns = min(64, _power(stage.room * math.prod(stage.stride)))
+    back = {"ROWS": 128, "COLUMNS": columns, "KB": min(32, outputs), "num_warps": 4, "num_stages": 1}
     if stage.places == 1:
         dense = {"KB": min(64, inputs), "num_warps": 4, "num_stages": 2}
-        return Tiles(outputs, {"ROWS": 64, **dense}, {}, {**back, "ROWS": 64}, {"PB": 64, **dense}, parts=1)
+        back |= {"ROWS": 64, "num_stages": 2}
+        return Tiles(outputs, {"ROWS": 64, **dense}, {}, back, {"PB": 64, **dense}, parts=1)
+    if many and inputs == 64:
+        forward |= {"KB": 64, "num_warps": 2 if exact else 4, "num_stages": 1}
     norms = {"PB": 32 if stage.places > 16 else 16, "KB": min(64, inputs), "num_warps": 1, "num_stages": 2}
-    sums = {**norms, "num_warps": 2}
-    if exact and not many:
+    sums = {**norms, "KB": min(128, inputs), "num_warps": 2 if exact else 1}
+    if exact and many:
+        norms |= {"PB": 16, "num_stages": 3}
+    elif exact:
         norms["num_warps"] = 4
-    if not (exact or many):
-        sums |= {"KB": min(128, inputs), "num_warps": 4}
-    return Tiles(outputs, forward, norms, back, sums, parts=16 if many else 8)
+    kept = 2 * stage.packed <= stage.size + stage.places * stage.outputs
+    return Tiles(outputs, forward, norms, back, sums, parts=1 if kept else 16 if many else 8, kept=kept)
 
 
 def _power(n: int) -> int:

@@ -26,6 +26,7 @@ from coalmine.training.canary import (
 )
 from coalmine.training.clipping import ClosedForm, Views, clip_divisors, parameter_views
 from coalmine.training.data import AlikeRows, ZeroGradients
+from coalmine.training.device_draws import DeviceDraws
 from coalmine.training.job import Job
 from coalmine.training.modules import PerExample
 from coalmine.training.networks import example_floats, takes_tokens
@@ -140,9 +141,17 @@ class CanaryGradient(CanaryTerm):
         if isinstance(self._canary, AdaptiveGradient):
             self._now = self._vectors.clipped(self._canary.gradients(state), **self._options)
 
-    def add(self, own: list[Any]) -> None:
+    def split(self, drawn: Any) -> tuple[Any, Any]:
+        """The same, or both on the device that drew them."""
+        return (drawn, drawn.times) if isinstance(drawn, DeviceDraws) else super().split(drawn)
+
+    def add(self, own: Any) -> None:
         """The gradient, as often as a row of the canary was drawn."""
         gradient, now = self._vectors.gradient, self._now
+        if isinstance(own, Tensor):
+            assert now is not None
+            gradient.addcmul_(now, own.to(now)[:, None])
+            return
         times = np.asarray([len(rows) for rows in own])
         assert now is not None
         if not times.any():
@@ -180,7 +189,7 @@ class ChosenRows:
     def __init__(self, job: Job, vectors: Vectors, canary: AdaptiveExample) -> None:
         self._job, self._vectors, self._canary = job, vectors, canary
 
-    def __call__(self, drawn: list[Any], state: StackState) -> tuple[Tensor, Tensor]:
+    def __call__(self, drawn: Any, state: StackState) -> tuple[Tensor, Tensor]:
         """Inputs ``[S, k, ...]`` and labels ``[S, k]``.
 
         A canary without memory gives a model the same examples whether or not others are asked beside it, so on a CPU,

@@ -101,13 +101,14 @@ def train(
     notes: list[str] = []
     done: list[StackResult] = []
     with one_thread(place), _precision(config, place), torch.no_grad():
+        rows = fused.FusedRows(job, place) if refused is None else None
         table = None if refused is None else make_table(job)
         start = 0
         while start < numbers.size:
             part = slice(start, start + size)
             try:
                 done.append(
-                    fused.train_fused(job, trials=numbers[part], worlds=sides[part])
+                    fused.train_fused(job, trials=numbers[part], worlds=sides[part], rows=rows)
                     if refused is None
                     else _train_stack(job, trials=numbers[part], worlds=sides[part], table=table, size=size)
                 )

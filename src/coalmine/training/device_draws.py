@@ -1,0 +1,77 @@
+"""Poisson batches drawn by a GPU itself, for kernels that compute each model with programs of its own.
+
+A batch is a function of (64 bits of the trial's key, step) alone: geometric gaps from Philox-4x32-10, 53 bits each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from scipy import special
+
+from coalmine.training import sampling
+from coalmine.training.backends import triton_kernels as kernels
+from coalmine.training.canary import AdaptiveGradient, GradientCanary
+from coalmine.training.job import Job
+from coalmine.training.noise import key_words
+
+MAX_BATCH = 4096
+"""Rows that a batch may have room for."""
+
+
+def room_for_a_batch(job: Job) -> int:
+    """A multiple of 64 of rows: a Poisson batch exceeds it with probability below 1e-18 a step.
+
+    By Chernoff's bound, P[Binomial(n, q) ≥ m] ≤ exp(−n·KL(m/n ‖ q)).
+    """
+    rows = job.rows + job.neighbours.copies
+    rate = job.config.rate(job.rows)
+    lanes = max(64, int(rows * rate) // 64 * 64)
+    while lanes <= rows and lanes <= MAX_BATCH:
+        share = lanes / rows
+        if share > rate and rows * (special.rel_entr(share, rate) + special.rel_entr(1 - share, 1 - rate)) > 41.5:
+            break
+        lanes += 64
+    return lanes
+
+
+class DeviceDraws:
+    """The batches of S trials, step by step: row numbers ``index`` ``[S, lanes]`` and how many, ``count`` ``[S]``.
+
+    Rows of a canary that is no example are not among them; ``times`` ``[S]`` says how many of those were drawn.
+    """
+
+    def __init__(self, job: Job, *, trials: Sequence[int], worlds: Sequence[int], device: torch.device) -> None:
+        self.lanes = room_for_a_batch(job)
+        self._apart = isinstance(job.neighbours.canary, GradientCanary | AdaptiveGradient)
+        self._base = job.rows
+        tables = [sampling.slots(job.neighbours, world=world) for world in (0, 1)]
+        self._table = torch.zeros((2, max(table.size for table in tables)), dtype=torch.int32, device=device)
+        for world, table in enumerate(tables):
+            self._table[world, : table.size] = torch.from_numpy(table)
+        self._slots = torch.tensor([table.size for table in tables], dtype=torch.int32, device=device)
+        self._worlds = torch.tensor(list(worlds), dtype=torch.int32, device=device)
+        self.keys = key_words(job.fingerprint, trials, purpose="gpu").to(device)
+        rate = job.config.rate(job.rows)
+        log_miss = math.log1p(-rate) if rate < 1.0 else -math.inf
+        self._log_miss = torch.tensor([log_miss], dtype=torch.float64, device=device)
+        self.index = torch.zeros((len(trials), self.lanes), dtype=torch.int32, device=device)
+        self.count = torch.zeros(len(trials), dtype=torch.int32, device=device)
+        self.times = torch.zeros_like(self.count)
+        self._overflow = torch.zeros(1, dtype=torch.int32, device=device)
+
+    def drawn(self, step: int) -> DeviceDraws:
+        """The batches of this step, in place of those of the step before."""
+        kernels.draw[(self.index.shape[0],)](
+            *(self.keys, step, self._worlds, self._slots, self._table, self._table.shape[1], self._base),
+            *(self._log_miss, self.index, self.count, self.times, self._overflow),
+            LANES=1 << (self.lanes - 1).bit_length(), ROOM=self.lanes, APART=self._apart,
+        )  # fmt: skip
+        return self
+
+    def check(self) -> None:
+        """To be called after the last step: no batch may have been cut off."""
+        if int(self._overflow.item()):
+            raise RuntimeError("a Poisson batch outgrew its room, which should happen once in 1e18 steps")

@@ -59,10 +59,12 @@ def _kind(annotation: Any, limits: list[Any]) -> str:
         inner, *more = typing.get_args(annotation)
         return _kind(inner, [*limits, *more])
     if origin in (typing.Union, types.UnionType):
-        (inner,) = (one for one in typing.get_args(annotation) if one is not type(None))
-        return _kind(inner, limits)
+        kinds = [one for one in typing.get_args(annotation) if one is not type(None)]
+        return " or ".join(dict.fromkeys(_kind(one, limits if len(kinds) == 1 else []) for one in kinds))
     if origin is typing.Literal:
         return " or ".join(f'`"{value}"`' for value in typing.get_args(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, config._Section):
+        return f"table: {', '.join(f'`{name}`' for name in annotation.model_fields)}"
     if origin is tuple:
         return f"list: {_kind(typing.get_args(annotation)[0], [])}"
     words = {int: "whole number", float: "number", bool: "`true` or `false`", str: "text"}[annotation]

@@ -48,7 +48,7 @@ def test_arrays_are_read_only():
             array[0] = 1
 
 
-@pytest.mark.parametrize("name", ["synthetic", "purchase-like"])
+@pytest.mark.parametrize("name", ["synthetic", "purchase-like", "housing-like"])
 def test_generated_data_follow_their_seed(name):
     hashes = {load(name, rows=200, seed=seed).content_hash for seed in (0, 1)}
     assert len(hashes) == 2
@@ -154,7 +154,7 @@ def test_bad_names_and_options(name, options, message):
 
 
 def test_status_of_every_name():
-    assert len(names()) == 9
+    assert len(names()) == 10
     for name in names():
         state = status(name)
         assert state.licence
@@ -192,3 +192,12 @@ def test_standardize_moves_numbers_and_leaves_indicators():
     assert made.x_train[:, 1].std() == pytest.approx(1.0, abs=1e-6)
     np.testing.assert_array_equal(made.x_train[:, 2], 0.0)
     np.testing.assert_array_equal(made.x_test[0], made.x_train[0])
+
+
+def test_housing_like_says_what_it_is_and_can_be_learned_but_not_perfectly():
+    from sklearn.linear_model import LogisticRegression
+
+    data = load("housing-like")
+    assert data.stand_in_for == "California housing"
+    assert (data.features, data.classes, len(data.y_train), len(data.y_test)) == (8, 2, 16_512, 4_128)
+    assert 0.7 < LogisticRegression().fit(data.x_train, data.y_train).score(data.x_test, data.y_test) < 0.9

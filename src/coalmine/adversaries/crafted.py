@@ -1,4 +1,4 @@
-"""`crafted-row`, `crafted-row-steps`, `adaptive-row`, `crafted-gradient`: the strongest attack that each view allows.
+"""`crafted-row`, `crafted-rows`, `crafted-row-steps`, `adaptive-row`, `crafted-gradient`: the strongest of each view.
 
 The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversaries.crafters.rows`), and the score is
 the best test that the view has: the loss of the final model, or the whitened log-likelihood ratio of every step.
@@ -64,6 +64,35 @@ class CraftedRow:
         best = self.found(scene).rows[0]
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y)),
+            distinguisher=Loss(best.x[None], [best.y]),
+            notes=(_words(best),),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CraftedRows(CraftedRow):
+    """The same row ``copies`` times: the bound is for one row, and a group stands out further from the noise."""
+
+    copies: int = 2
+
+    threat: ClassVar[ThreatModel] = ThreatModel(
+        view=Loss.view,
+        access="black box (its loss at one point)",
+        modification="malicious samples",
+        dataset="not modified",
+        summary="Adds several copies of the row that stands out most and asks the final model for its loss there.",
+        paper=f"jagielski-2020, Algorithm 4, and {_SOURCE}",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.integer("copies", self.copies, at_least=1)
+
+    def craft(self, scene: Scene) -> Attack:
+        """Choose the row; world 1 has its copies on top of the data."""
+        best = self.found(scene).rows[0]
+        return Attack(
+            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
             distinguisher=Loss(best.x[None], [best.y]),
             notes=(_words(best),),
         )

@@ -15,7 +15,17 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
@@ -72,12 +82,56 @@ class DataSection(_Section):
 class ModelSection(_Section):
     """Which network."""
 
-    kind: Literal["logistic", "mlp", "cnn-nasr-2021", "cnn-bernau-2021"] = "mlp"
+    kind: Literal["logistic", "mlp", "cnn-nasr-2021", "cnn-bernau-2021", "cnn-annamalai-2024"] = "mlp"
     """The network; those with a year are a paper's."""
     hidden: Annotated[tuple[Count, ...], Field(max_length=_MOST_LAYERS)] = (32,)
     """``mlp``: the width of each hidden layer."""
     activation: Literal["relu", "tanh", "sigmoid"] = "relu"
     """``mlp``: between the layers."""
+    pooling: Literal["max", "avg"] | None = None
+    """``cnn-annamalai-2024``: how pictures are made smaller; ``max`` where nothing is said."""
+
+    @model_validator(mode="after")
+    def _pools(self) -> Self:
+        if self.pooling is not None and self.kind != "cnn-annamalai-2024":
+            raise ValueError(
+                f"pooling has no meaning with kind = {self.kind!r}: expected 'cnn-annamalai-2024' beside it"
+            )
+        return self
+
+
+class FileStart(_Section):
+    """Every training starts at the weights of a file."""
+
+    file: Annotated[str, Field(min_length=1)]
+    """A ``.npy`` or ``.npz`` file with the parameters in their order; nothing is unpickled."""
+
+
+class HeldOutStart(_Section):
+    """Every training starts at weights that plain SGD found on rows which are set aside and not audited."""
+
+    held_out: Count
+    """How many rows: the first ones of the data; the rows that are audited come after them."""
+    epochs: Count
+    """How often each of them is used."""
+    learning_rate: Positive
+    """The size of a step."""
+    batch_size: Count
+    """Rows in a batch."""
+
+
+def _start_of(value: object) -> str:
+    """Which kind of start a value is meant to be."""
+    if isinstance(value, (FileStart, HeldOutStart)):
+        return "file" if isinstance(value, FileStart) else "held out"
+    return ("file" if "file" in value else "held out") if isinstance(value, Mapping) else "scale"
+
+
+Start = Annotated[
+    Annotated[NonNegative, Tag("scale")] | Annotated[FileStart, Tag("file")] | Annotated[HeldOutStart, Tag("held out")],
+    Discriminator(_start_of),
+]
+"""Where trainings start: a scale of Glorot weights, a file, or weights trained on held-out rows."""
 
 
 ALTERNATIVES = (
@@ -117,8 +171,9 @@ class TrainingSection(_Section):
     """λ of λ/2·‖m‖²."""
     sampling: Literal["poisson", "full"] = "poisson"
     """Each row by its own draw, or every row in every step (then neither rate nor batch size)."""
-    initialization: NonNegative = 1.0
-    """0: every training starts at the same weights; s > 0: Glorot weights times s, drawn anew."""
+    initialization: Start = 1.0
+    """0: every training starts at the same weights; s > 0: Glorot weights times s, drawn anew. Or given weights:
+    ``{ file = "start.npz" }``, or ``{ held_out = 500, epochs = 5, learning_rate = 0.1, batch_size = 32 }``."""
     dtype: Literal["float32", "float64"] = "float32"
     """Of weights and gradients."""
     products: Literal["float32", "tf32", "bf16"] = "float32"
@@ -448,11 +503,14 @@ def _explain(error: ValidationError, kind: type[BaseModel]) -> str:
     """The first complaint of pydantic in our words."""
     first = error.errors(include_url=False)[0]
     place = [str(part) for part in first["loc"]]
+    start = place.pop(2) if place[1:2] == ["initialization"] and len(place) > 2 else ""  # our word, not a key
     name = ".".join(place)
     if first["type"] == "extra_forbidden":
         section: Any = kind
         for part in place[:-1]:
             section = section.model_fields[part].annotation
+        if start:
+            section = FileStart if start == "file" else HeldOutStart
         return f"{name} is not a known key: {_validate.nearest(place[-1], section.model_fields)}"
     if first["type"] == "value_error":
         problem = str(first["ctx"]["error"])

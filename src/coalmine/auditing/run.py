@@ -23,10 +23,19 @@ from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Engine, Watcher, blocks_for, play
 from coalmine.game.built_in import BuiltInTask
 from coalmine.game.machine import versions
-from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, plain
+from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, content_hash, plain
 from coalmine.roles import View
 from coalmine.store import Store, Trials
-from coalmine.training import Dataset, Network, Sgd, check_pair, device_named, parameter_count
+from coalmine.training import (
+    Dataset,
+    GivenWeights,
+    Network,
+    Sgd,
+    TrainingConfig,
+    check_pair,
+    device_named,
+    parameter_count,
+)
 
 ALGORITHMS = {"training": 2, "adversaries": 1, "blocks": BLOCK_SIZE}
 """Part of every fingerprint. Raise a number when a change alters what a score is, so that old trials are not reused."""
@@ -334,8 +343,16 @@ def _identity(setting: Setting, player: Adversary) -> dict[str, Any]:
     return {
         "data": {"name": setting.data_name, "content": setting.data_hash},
         "model": setting.network_identity,
-        "training": dataclasses.asdict(setting.training),
+        "training": _training_identity(setting.training),
         "adversary": identity_of(player),
         "seed": setting.config.audit.seed,
         "algorithms": ALGORITHMS,
     }
+
+
+def _training_identity(training: TrainingConfig) -> dict[str, Any]:
+    """All numbers of a training; given weights by their content."""
+    made = dataclasses.asdict(training)
+    if isinstance(training.initialization, GivenWeights):
+        made["initialization"] = {"sha256": content_hash({"weights": training.initialization.values})}
+    return made

@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch import nn
 
-from coalmine import data
+from coalmine import _validate, data
 from coalmine.auditing import config, promises
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import DpSgd, Guarantee, Heuristic, Sampling
 from coalmine.training import (
+    AnnamalaiCnn,
     BernauCnn,
     Dataset,
     FromModule,
+    GivenWeights,
     Glorot,
     LogisticRegression,
     Mlp,
@@ -26,8 +28,10 @@ from coalmine.training import (
     Network,
     Sgd,
     TrainingConfig,
+    load_weights,
     network_identity,
     parameter_count,
+    pretrained,
     takes_tokens,
 )
 
@@ -70,7 +74,7 @@ def prepare(
 
     ``data`` and ``model`` from Python stand in the place of those that the config names.
     """
-    loaded = _load(settings.data, data_dir) if data is None else _given_data(data)
+    loaded, aside = _parts(settings, data_dir, data)
     network = _network(settings.model, loaded) if model is None else _given_network(model, loaded)
     base = _rows_for(network, loaded.x_train, loaded.y_train)
     test = _rows_for(network, loaded.x_test, loaded.y_test) if loaded.y_test.size else None
@@ -101,7 +105,7 @@ def prepare(
             sampling=sampling,
             optimizer=Sgd(momentum=training.momentum),
             regularizer=training.regularizer,
-            initialization=Glorot(scale=training.initialization, seed=settings.audit.seed),
+            initialization=_start(settings, network, aside),
             dtype=training.dtype,
             products=training.products,
             noise_scale=training.noise_scale,
@@ -167,15 +171,60 @@ def _given_network(given: Any, loaded: data.LoadedData) -> Network:
     return network
 
 
+def _parts(
+    settings: config.AuditConfig, data_dir: str | None, given: GivenData | None
+) -> tuple[data.LoadedData, data.LoadedData | None]:
+    """The data that is audited, and the rows that are set aside for the start, if any."""
+    start = settings.training.initialization
+    held_out = start.held_out if isinstance(start, config.HeldOutStart) else 0
+    if given is None:
+        return _load(settings.data, data_dir, held_out)
+    return _set_aside(_given_data(given), held_out)
+
+
 @functools.lru_cache(maxsize=2)
-def _load(section: config.DataSection, data_dir: str | None) -> data.LoadedData:
-    """The data of the config; studies ask for the same data many times."""
+def _load(
+    section: config.DataSection, data_dir: str | None, held_out: int
+) -> tuple[data.LoadedData, data.LoadedData | None]:
+    """The data of the config, and the rows set aside; studies ask for the same data many times."""
     loaded = data.load(section.name, data_dir=data_dir)
     if section.standardize:
         loaded = data.standardize(loaded)
-    if section.classes is None and section.rows_per_class is None and section.rows is None:
-        return loaded
-    return data.subset(loaded, classes=section.classes, per_class=section.rows_per_class, rows=section.rows)
+    if section.classes is not None:
+        loaded = data.subset(loaded, classes=section.classes)
+    loaded, aside = _set_aside(loaded, held_out)
+    if section.rows_per_class is not None or section.rows is not None:
+        loaded = data.subset(loaded, per_class=section.rows_per_class, rows=section.rows)
+    return loaded, aside
+
+
+def _set_aside(loaded: data.LoadedData, held_out: int) -> tuple[data.LoadedData, data.LoadedData | None]:
+    """The rows after the first ``held_out``, and those first ones."""
+    if held_out == 0:
+        return loaded, None
+    if held_out >= loaded.y_train.size:
+        raise _validate.reject(
+            "training.initialization.held_out", held_out, f"fewer than the {loaded.y_train.size} rows that there are"
+        )
+    first, rest = slice(None, held_out), slice(held_out, None)
+    return tuple(
+        dataclasses.replace(loaded, x_train=loaded.x_train[part].copy(), y_train=loaded.y_train[part].copy())
+        for part in (rest, first)
+    )  # type: ignore[return-value]
+
+
+def _start(settings: config.AuditConfig, network: Network, aside: data.LoadedData | None) -> Glorot | GivenWeights:
+    """Where every training starts."""
+    start, seed = settings.training.initialization, settings.audit.seed
+    if isinstance(start, config.FileStart):
+        return load_weights(start.file, network=network)
+    if isinstance(start, config.HeldOutStart):
+        assert aside is not None
+        rows = _rows_for(network, aside.x_train, aside.y_train)
+        return pretrained(
+            network, rows=rows, epochs=start.epochs, learning_rate=start.learning_rate, batch_size=start.batch_size
+        )
+    return Glorot(scale=start, seed=seed)
 
 
 def _network(section: config.ModelSection, loaded: data.LoadedData) -> Network:
@@ -192,6 +241,8 @@ def _network(section: config.ModelSection, loaded: data.LoadedData) -> Network:
         network: Network = BernauCnn(shape, classes=loaded.classes)
         if section.kind == "cnn-nasr-2021":
             network = NasrCnn(shape, classes=loaded.classes, activation=section.activation)
+        elif section.kind == "cnn-annamalai-2024":
+            network = AnnamalaiCnn(shape, classes=loaded.classes, pooling=section.pooling or "max")
         try:
             parameter_count(network)
         except InvalidInputError as error:

@@ -9,7 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from coalmine import _validate
-from coalmine.data import adult, cifar10, digits, files, location30, mnist, purchase100, purchase_like, synthetic
+from coalmine.data import (
+    adult,
+    cifar10,
+    digits,
+    files,
+    housing_like,
+    location30,
+    mnist,
+    purchase100,
+    purchase_like,
+    synthetic,
+)
 from coalmine.data.entry import Entry
 from coalmine.data.loaded import Arrays, LoadedData
 from coalmine.errors import DataError, InvalidInputError
@@ -18,7 +29,7 @@ _ENTRIES: dict[str, Entry] = {
     entry.name: entry
     for entry in (
         *(digits.ENTRY, mnist.FASHION_MNIST, mnist.MNIST, cifar10.ENTRY, adult.ENTRY, location30.ENTRY),
-        *(purchase100.ENTRY, purchase_like.ENTRY, synthetic.ENTRY),
+        *(purchase100.ENTRY, purchase_like.ENTRY, housing_like.ENTRY, synthetic.ENTRY),
     )
 }
 

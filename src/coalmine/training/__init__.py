@@ -21,6 +21,7 @@ from coalmine.training.identity import class_identity, network_identity
 from coalmine.training.layers import Activation, Embedding, Flatten, Linear, MeanPositions
 from coalmine.training.modules import FromModule, Functional
 from coalmine.training.networks import (
+    AnnamalaiCnn,
     BernauCnn,
     LogisticRegression,
     Mlp,
@@ -36,6 +37,7 @@ from coalmine.training.networks import (
 from coalmine.training.pair import check_pair
 from coalmine.training.products import dots, in_parts
 from coalmine.training.services import accuracy, clipped_sums, losses
+from coalmine.training.starts import load_weights, pretrained
 from coalmine.training.trainer import TrainingResult, check_fit, device_named, one_thread, train
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "AdaptiveExample",
     "AdaptiveGradient",
     "AlikeRows",
+    "AnnamalaiCnn",
     "BernauCnn",
     "Canary",
     "ChosenExample",
@@ -87,6 +90,7 @@ __all__ = [
     "glorot",
     "hardware",
     "in_parts",
+    "load_weights",
     "log_mixture",
     "log_ratio",
     "losses",
@@ -95,6 +99,7 @@ __all__ = [
     "one_thread",
     "parameter_count",
     "precision",
+    "pretrained",
     "takes_tokens",
     "train",
 ]

@@ -338,3 +338,43 @@ class BernauCnn:
             channels = count
         body.append(Flatten())
         return (*body, Linear(output_shape(self.input_shape, body)[0], self.classes))
+
+
+@dataclasses.dataclass(frozen=True)
+class AnnamalaiCnn:
+    """The tanh CNNs of Annamalai and De Cristofaro 2024 (arXiv 2405.14106) for black-box audits.
+
+    Gray pictures: 16 filters 5×5, 32 filters 4×4, each followed by tanh and 2×2 pooling, a dense layer of 32. Color
+    pictures: pairs of 3×3 convolutions with 32, 64 and 128 filters, pooling after each pair, a dense layer of 128. The
+    paper pools by the maximum; with ``pooling`` "avg" the gradients of the other rows vary less with the noise.
+
+    >>> parameter_count(AnnamalaiCnn()), parameter_count(AnnamalaiCnn((3, 32, 32), pooling="avg"))
+    (25386, 550570)
+    """
+
+    input_shape: Shape = (1, 28, 28)
+    classes: int = 10
+    pooling: str = "max"
+
+    def __post_init__(self) -> None:
+        _validate.choice("pooling", self.pooling, ("max", "avg"))
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Convolutions, pooled, and two dense layers."""
+        channels = self.input_shape[0]
+        body: list[Layer] = []
+        if channels == 1:
+            for count, kernel in ((16, 5), (32, 4)):
+                body += [Conv2d(channels, count, kernel), Activation("tanh"), Pool2d(self.pooling, 2)]
+                channels = count
+            wide = 32
+        else:
+            for count in (32, 64, 128):
+                for _ in range(2):
+                    body += [Conv2d(channels, count, 3, padding=1), Activation("tanh")]
+                    channels = count
+                body.append(Pool2d(self.pooling, 2))
+            wide = 128
+        body.append(Flatten())
+        flat = output_shape(self.input_shape, body)[0]
+        return (*body, Linear(flat, wide), Activation("tanh"), Linear(wide, self.classes))

@@ -72,6 +72,7 @@ def find(name: str) -> Measure:
         copies,
         evidence,
         final_model,
+        known_laws,
         last_iterate_theory,
         one_run,
         promises,
@@ -80,6 +81,7 @@ def find(name: str) -> Measure:
     return {
         "accounting": accounting.MEASURE,
         "beliefs": beliefs.MEASURE,
+        "canary-each-step": known_laws.EVERY_STEP,
         "copies": copies.MEASURE,
         "evidence": evidence.MEASURE,
         "final-model": final_model.MEASURE,
@@ -89,4 +91,5 @@ def find(name: str) -> Measure:
         "one-run-coordinates": one_run.COORDINATES,
         "one-run-ideal": one_run.IDEAL,
         "promises": promises.MEASURE,
+        "replaced-row": known_laws.REPLACED,
     }[name]

@@ -26,7 +26,7 @@ from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured, scenes
 
 
-def _mechanism(tree: Any) -> tuple[DpSgd, float, float]:
+def mechanism_of(tree: Any) -> tuple[DpSgd, float, float]:
     """DP-SGD of a cell, with ε as given or for its noise; then ε and δ."""
     rate, steps, delta = float(tree["sample_rate"]), int(tree["steps"]), float(tree["delta"])
     sampling = Sampling.FULL if rate == 1.0 else Sampling.POISSON
@@ -45,7 +45,7 @@ def ideal(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
 
     The numbers of guesses are the best for the mechanism itself, known beforehand, so nothing is corrected for them.
     """
-    mechanism, epsilon, delta = _mechanism(cell.tree)
+    mechanism, epsilon, delta = mechanism_of(cell.tree)
     m, confidence = int(cell.tree["canaries"]), float(cell.tree["confidence"])
     claim = MechanismClaim(mechanism=mechanism, delta=delta)
     level = 1.0 - confidence
@@ -76,7 +76,7 @@ def coordinates(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measure
     """
     from coalmine.one_run.likelihood import StepLikelihood
 
-    mechanism, epsilon, delta = _mechanism(cell.tree)
+    mechanism, epsilon, delta = mechanism_of(cell.tree)
     places, share = int(cell.tree["coordinates"]), int(cell.tree["per_coordinate"])
     confidence, audits = float(cell.tree["confidence"]), int(scale.options["audits"])
     half = int(cell.tree["guesses"]) // 2

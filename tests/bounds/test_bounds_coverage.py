@@ -26,6 +26,11 @@ def test_no_bound_within_its_assumptions_misses_too_often(cells):
         assert stats.binom.sf(cell.misses - 1, cell.repetitions, coverage.LEVEL) > 1e-9, cell
 
 
+def test_the_default_rule_of_dpsgd_is_in_the_table(cells):
+    methods = {cell.method for cell in cells}
+    assert {"dpsgd (standard), ranks", "dpsgd (last iterate), ranks", "dpsgd (standard, rows added), ranks"} <= methods
+
+
 def test_the_check_can_fail(cells):
     # What is no bound, or is used outside its assumption, is caught by the same check.
     optimistic = [cell for cell in cells if cell.method == "clopper_pearson, optimistic"]

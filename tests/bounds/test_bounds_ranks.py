@@ -7,10 +7,11 @@ import pytest
 from scipy import stats
 
 from coalmine.bounds import Ranks, Sup, clopper_pearson, dpsgd, gdp, known, ranks
-from coalmine.bounds._rates import errors_by_position
+from coalmine.bounds._rates import errors_by_position, lattice
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import Gdp
 from coalmine.bounds.known import RARE, SUBSAMPLED
+from coalmine.bounds.sup import missed_by
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Scores
 from coalmine.theory.curves import gaussian_epsilon
@@ -59,6 +60,40 @@ def test_it_rises_with_every_comparison(family):
         one[rng.integers(80)] += rng.exponential()
         zero[rng.integers(80)] -= rng.exponential()
         assert ranks.observed(family, Scores(zero, one)) >= before
+
+
+def test_it_rises_where_not_every_count_is_told_from_the_next():
+    rng, family = np.random.default_rng(11), Gdp(delta=1e-5)
+    for _ in range(20):
+        scores = gaussian(rng, rng.uniform(0.0, 2.0), 1500)
+        one = scores.world1.copy()
+        one[rng.integers(1500, size=5)] += 1.0
+        assert ranks.observed(family, Scores(scores.world0, one)) >= ranks.observed(family, scores)
+
+
+@pytest.mark.parametrize("total", [1024, 1025, 5000, 100_000])
+def test_the_counts_that_are_told_apart(total):
+    """Of the fine lattice, all near the ends, and nowhere further apart than 1.5 standard deviations."""
+    kept, near = ranks.told_apart(total), np.arange(64)
+    assert np.isin(kept, lattice(total, fine=True)).all()
+    assert np.isin(near, kept).all()
+    assert np.isin(total - near, kept).all()
+    gaps = np.diff(kept)
+    inner = np.minimum(kept[1:], total - kept[:-1])
+    assert (gaps <= np.maximum(1.0, 1.5 * np.sqrt(inner))).all()
+    assert (kept.size == total + 1) == (total <= 1024)
+
+
+def test_with_many_trials_the_likelihood_decides():
+    """Its scatter is half that of the best threshold, and scores of the family itself are no exception to it."""
+    family, n = DpSgdNoise(mechanism=SUBSAMPLED, delta=1e-5, added=True, octave=64), 20_000
+    curve = family.curve(family.near(1.0))
+    places = np.concatenate([missed_by(curve, *pair) for pair in ranks._copies(n, n, simulations=150, seed=3)])
+    raw, ladder = ranks._raw(family, n, n)(places), ranks._ladder(family, n, n)
+    threshold, likelihood = (ranks._up_the_ladder(raw[:, k], ladder[:, k]) for k in range(2))
+    # Under a tenth of the copies; at one in five, 15 or fewer of 150 have a probability of 1e-3 already. Fixed seed.
+    assert np.mean(threshold > likelihood) < 0.1
+    assert np.std(likelihood) < 0.8 * np.std(threshold)
 
 
 @pytest.mark.parametrize(("mu", "n"), [(0.7, 100), (3.0, 40)])
@@ -198,14 +233,19 @@ def test_for_known_families_only():
         clopper_pearson(gaussian(np.random.default_rng(6), 1.0, 50), delta=1e-5, confidence=0.95, threshold=Ranks())
 
 
-def test_a_leak_beyond_the_family():
-    """So rare a canary that no noise of the grid explains scores this far apart: the largest member is the answer."""
+def test_a_leak_beyond_the_family(monkeypatch):
+    """So rare a canary that no noise of the grid explains scores this far apart: the largest member is the answer, and
+    it is found in a few steps.
+    """
+    steps, ask = [], ranks._next
+    monkeypatch.setattr(ranks, "_next", lambda *given: steps.append(given) or ask(*given))
     mechanism = DpSgd(sample_rate=1e-3, noise_multiplier=1.0, steps=1)
     scores = Scores(np.arange(40.0), np.arange(100.0, 140.0))
     for analysis in ("standard", "last_iterate"):
         family = DpSgdNoise(mechanism=mechanism, delta=1e-5, octave=16, analysis=analysis)
         assert family.near(1e7) == family.size
         assert ranks.invert(family, 40, 40, ranks.observed(family, scores), level=0.05) == family.size
+    assert len(steps) <= 8
 
 
 def test_the_family_without_noise_known():

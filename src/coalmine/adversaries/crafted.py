@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,7 +132,7 @@ class CraftedRowSteps(CraftedRow):
         best = found.rows[0]
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y)),
-            distinguisher=self._ratio(scene, found, found.rows[:1]),
+            distinguisher=self._ratio(scene, found, self._candidates(scene, found, found.rows[:1])),
             notes=(_words(best), *self._notes(scene)),
         )
 
@@ -141,10 +142,15 @@ class CraftedRowSteps(CraftedRow):
     def _notes(self, scene: Scene) -> tuple[str, ...]:
         return (f"what the other rows add in the mean is computed at every {self._every(scene)}th model",)
 
-    def _ratio(self, scene: Scene, found: rows.Found, canary: Any, *, rechoose: int = 1) -> WhitenedRatio:
+    def _ratio(
+        self,
+        scene: Scene,
+        found: rows.Found,
+        canary: rows.Candidates | NDArray[np.float64],
+        *,
+        rechoose: int = 1,
+    ) -> WhitenedRatio:
         """The test of every step, for rows or for a gradient."""
-        if not isinstance(canary, np.ndarray):
-            canary = self._candidates(scene, found, canary)
         return WhitenedRatio(
             canary,
             base=scene.base,
@@ -156,7 +162,7 @@ class CraftedRowSteps(CraftedRow):
             rechoose=rechoose,
         )
 
-    def _candidates(self, scene: Scene, found: rows.Found, chosen: Any) -> rows.Candidates:
+    def _candidates(self, scene: Scene, found: rows.Found, chosen: Sequence[rows.Row]) -> rows.Candidates:
         return rows.Candidates(chosen, network=scene.network, training=scene.training, background=found.background)
 
 
@@ -205,11 +211,10 @@ class AdaptiveRow(CraftedRowSteps):
         """Prepare the candidates; each model gets its own at each step."""
         found = self.found(scene)
         chosen = found.rows[: self.candidates]
+        candidates = self._candidates(scene, found, chosen)
         return Attack(
-            neighbours=Neighbours(
-                scene.base, canary=BestRow(self._candidates(scene, found, chosen), rechoose=self.rechoose)
-            ),
-            distinguisher=self._ratio(scene, found, chosen, rechoose=self.rechoose),
+            neighbours=Neighbours(scene.base, canary=BestRow(candidates, rechoose=self.rechoose)),
+            distinguisher=self._ratio(scene, found, candidates, rechoose=self.rechoose),
             notes=(
                 f"every {self.rechoose} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
                 *self._notes(scene),

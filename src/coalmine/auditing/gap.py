@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from coalmine import bounds
@@ -92,7 +93,9 @@ def gaps(result: AuditResult) -> tuple[Gap, ...]:
     Returns:
         One gap for each of the two attacks that has one.
     """
-    found = [_gap(result, one) for one in (result.on_data, result.worst_case) if one is not None]
+    best = [one for one in (result.on_data, result.worst_case) if one is not None]
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda one: _gap(result, one), best))
     return tuple(one for one in found if one is not None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from coalmine.game import ACCURACY, WITH_CANARIES
 from coalmine.game.machine import versions
 from coalmine.identifiability import advantage, belief
 from coalmine.one_run.design import Design
-from coalmine.records import Claim, MechanismClaim, Outcome, Relation, Verdict, plain
+from coalmine.records import Claim, Estimate, LowerBound, MechanismClaim, Outcome, Relation, Scores, Verdict, plain
 from coalmine.store import Store, Trials
 from coalmine.store.listing import audits, descriptions, progress
 
@@ -137,10 +138,16 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
             f"store {str(store.path)!r} has no trials of this audit yet: run coalmine audit with the same config first"
         )
     question = record.config.audit
-    verdict, found = judge(evidence, claim=record.claim, confidence=question.confidence)
-    level = (1.0 - question.confidence) / len(evidence)
+    each = 1.0 - (1.0 - question.confidence) / len(evidence)
+    # Two at a time: what takes long is numpy's, which lets other threads run. More would hold too many copies at once.
+    with ThreadPoolExecutor(2) as pool:
+        judging = pool.submit(judge, evidence, claim=record.claim, confidence=question.confidence)
+        proving = [pool.submit(_proved, one, record=record, confidence=each) for one in evidence]
+        verdict, found = judging.result()
+        proofs = [one.result() for one in proving]
     results = tuple(
-        _result(one, how, record=record, confidence=1.0 - level) for one, how in zip(evidence, found, strict=True)
+        _result(one, how, proved, record=record, confidence=each)
+        for one, how, proved in zip(evidence, found, proofs, strict=True)
     )
     strongest = max(results, key=lambda one: one.bound.epsilon)
     claimed = math.inf if record.claim is None else epsilon_of(record.claim)
@@ -261,9 +268,13 @@ def _scored(trials: Trials, index: int, name: str) -> Trials:
     return trials if index == 0 else trials.with_score(name)
 
 
-def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confidence: float) -> AdversaryResult:
-    """What one attack proved."""
-    subject, question = record.subject, record.config.audit
+Proof = tuple[Scores, LowerBound, tuple[LowerBound | Estimate, ...]]
+"""Scores, what they prove with nothing assumed, and what other methods make of them."""
+
+
+def _proved(one: Evidence, *, record: AuditRecord, confidence: float) -> list[Proof]:
+    """What the scores of one attack prove, and where trainings failed what that proves."""
+    subject, delta = record.subject, record.config.audit.delta
     relation = record.claim.relation if record.claim else Relation.ADD_REMOVE
     mechanism = subject.mechanism
     if subject.own and isinstance(record.claim, MechanismClaim):
@@ -272,22 +283,27 @@ def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confid
     parts = [scores_of(one.trials)] + ([failures_of(one.trials)] if any(one.failed) and one.design is None else [])
     each = 1.0 - (1.0 - confidence) / len(parts)
     if one.design is not None:
-        proofs = [prove_one_run(coins_of(one.trials), design=one.design)]
-    else:
-        proofs = [
-            prove(part, one.attack, delta=question.delta, confidence=each, relation=relation, mechanism=mechanism)
-            for part in parts
-        ]
+        return [(parts[0], *prove_one_run(coins_of(one.trials), design=one.design))]
+    return [
+        (part, *prove(part, one.attack, delta=delta, confidence=each, relation=relation, mechanism=mechanism))
+        for part in parts
+    ]
+
+
+def _result(
+    one: Evidence, how: Judgement | None, proofs: Sequence[Proof], *, record: AuditRecord, confidence: float
+) -> AdversaryResult:
+    """What one attack proved."""
     by_failing = (
-        len(parts) == 2
+        len(proofs) == 2
         and not one.attack.log_odds
-        and (how.refuted and how.test == "failures" if how else proofs[1][0].epsilon > proofs[0][0].epsilon)
+        and (how.refuted and how.test == "failures" if how else proofs[1][1].epsilon > proofs[0][1].epsilon)
     )
-    scores, (bound, others) = parts[by_failing], proofs[by_failing]
+    scores, bound, others = proofs[by_failing]
     beliefs = None
     if one.attack.log_odds:
         beliefs = persons.beliefs_of(
-            one.trials, one.attack, subject=subject, delta=question.delta, confidence=confidence
+            one.trials, one.attack, subject=record.subject, delta=record.config.audit.delta, confidence=confidence
         )
         others = (*others, *beliefs.estimates)
     notes = [*one.attack.notes, *one.reasons]
@@ -295,7 +311,7 @@ def _result(one: Evidence, how: Judgement | None, *, record: AuditRecord, confid
         notes.append("what is proved comes from which trainings failed (score 1), not from what the others scored")
     for index, world in enumerate((scores.world0, scores.world1)):
         if np.ptp(world) == 0.0 and one.design is None and not by_failing:
-            notes.append(f"all trainings in world {index} have the same score: does train use its seed?")
+            notes.append(f"all trials in world {index} have the same score: does train use its seed?")
     return AdversaryResult(
         attack=one.attack,
         run=one.run,

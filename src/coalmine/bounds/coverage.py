@@ -94,6 +94,8 @@ def _families(known: Known) -> Iterator[tuple[str, Family, str]]:
         words = known.analysis.replace("_", " ")
         yield f"dpsgd ({words})", family, WITHIN
         yield f"dpsgd ({words}, own curves)", dataclasses.replace(family, weigh="curves"), WITHIN
+        if known.analysis == "standard":  # world 1 has the row, world 0 has not: all of these mechanisms say so
+            yield f"dpsgd ({words}, rows added)", dataclasses.replace(family, added=True), WITHIN
 
 
 def _good_threshold(known: Known, family: Family, trials: int) -> float:
@@ -133,9 +135,10 @@ def _simulated_rules(family: Family) -> Iterator[tuple[str, Statistic, Callable[
 
 
 def _thetas(theta_of: Callable[[float, int], float], statistics: Array, trials: int) -> Array:
-    """θ for some audits: exact at 21 of the sorted statistics, between them by a line."""
+    """θ for some audits: exact at 21 of the sorted statistics (of few audits fewer), between them by a line."""
     unique = np.unique(statistics)
-    nodes = unique[np.unique(np.linspace(0, unique.size - 1, 21).round().astype(int))]
+    number = min(21, max(5, statistics.size // 12))
+    nodes = unique[np.unique(np.linspace(0, unique.size - 1, number).round().astype(int))]
     return np.interp(statistics, nodes, [theta_of(float(node), trials) for node in nodes])
 
 
@@ -170,8 +173,8 @@ def _audits(known: Known, trials: int, kept: int, many: int) -> tuple[list[Score
     return audits, places
 
 
-def _trial_cells(known: Known, trials: int, repetitions: int, many: int) -> Iterator[Cell]:
-    """All methods and rules for independent trials, and the tests of what is true."""
+def _trial_cells(known: Known, trials: int, repetitions: int, many: int, ranks_only: bool) -> Iterator[Cell]:
+    """All methods and rules for independent trials, and the tests of what is true; or the rule ``ranks`` alone."""
     many = max(1, min(many, _MOST_DRAWS // (2 * trials * (known.draws + 20))))
     audits, places = _audits(known, trials, min(repetitions, many), many)
     for method, family, standing in _families(known):
@@ -189,12 +192,16 @@ def _trial_cells(known: Known, trials: int, repetitions: int, many: int) -> Iter
             )
 
         for name, statistic, theta_of in _simulated_rules(family):
+            if ranks_only and name != "ranks":
+                continue
             statistics = statistic(family, places, trials, trials)
             yield dataclasses.replace(
                 cell(name, _thetas(theta_of, statistics[: len(audits)], trials), standing),
                 repetitions=many,
                 misses=_misses(theta_of, statistics, trials, _largest_right(family, known.epsilon)),
             )
+        if ranks_only or (isinstance(family, DpSgdNoise) and family.added):  # the default rules are enough there
+            continue
         fixed = _good_threshold(known, family, trials)
         rules: tuple[Rule, ...] = (Given(fixed), HoldOut(), Bonferroni(), DKW())
         if isinstance(family, DpSgdNoise) and family.weigh == "curves":  # other rules do not weigh thresholds
@@ -209,7 +216,7 @@ def _trial_cells(known: Known, trials: int, repetitions: int, many: int) -> Iter
         if isinstance(family, EpsilonDelta):
             yield _anytime_cell(known, family, audits, fixed)
             yield _bayesian_cell(known, audits, fixed)
-    for name, claim in _claims(known):
+    for name, claim in () if ranks_only else _claims(known):
         yield Cell(
             mechanism=known.name,
             method=f"{name}, refuted",
@@ -313,17 +320,20 @@ def measure(
     repetitions: Callable[[int], int] = REPETITIONS.__getitem__,
     many: int = MANY,
     workers: int = 1,
+    ranks_only: bool = False,
     report: Callable[[str], object] = lambda line: None,
 ) -> list[Cell]:
     """Every cell of the coverage table for the given numbers of trials per world (canaries, for one run).
 
-    Each mechanism and size has its own seed, so the cells do not depend on the number of worker processes.
+    ``ranks_only``: those of the rule ``ranks`` alone. Each mechanism and size has its own seed, so the cells do not
+    depend on the number of worker processes.
     """
     tasks = [
-        (which, place, size, repetitions(size), many)
+        (which, place, size, repetitions(size), many, ranks_only)
         for size in sizes
-        for which, mechanisms in enumerate(_mechanisms())
-        for place in range(len(mechanisms))
+        for which, mechanisms in enumerate(_mechanisms()[:1] if ranks_only else _mechanisms())
+        for place, known in enumerate(mechanisms)
+        if not (ranks_only and isinstance(known, Known) and known.analysis is None)
     ]
     cells: dict[int, list[Cell]] = {}
     with contextlib.ExitStack() as stack:
@@ -346,15 +356,15 @@ def _mechanisms() -> tuple[Sequence[Known], Sequence[KnownRun]]:
     return independent_trials(), one_runs()
 
 
-def _measured(task: tuple[int, int, int, int, int]) -> tuple[str, list[Cell]]:
+def _measured(task: tuple[int, int, int, int, int, bool]) -> tuple[str, list[Cell]]:
     """The cells of one mechanism at one size, and a line that says how long it took."""
-    which, place, size, repetitions, many = task
+    which, place, size, repetitions, many, ranks_only = task
     start = time.process_time()
     known = _mechanisms()[which][place]
     if isinstance(known, KnownRun):
         what, cells = f"one run, {known.name}, {size} canaries", _one_run_cells(known, size, max(1, repetitions // 2))
     else:
-        what, cells = f"{known.name}, {size} trials", _trial_cells(known, size, repetitions, many)
+        what, cells = f"{known.name}, {size} trials", _trial_cells(known, size, repetitions, many, ranks_only)
     found = list(cells)
     return f"{what}: {time.process_time() - start:.1f} s", found
 
@@ -414,7 +424,8 @@ the mechanism, and count how often it is refuted. Where δ is small, the true ε
 an accountant.
 "given" is a threshold fixed beforehand on a pilot of its own, four times as large. The anytime bound is looked at 40
 times, and a miss at any look counts. The noise grid of `dpsgd` has 64 steps to an octave here (512 in the tool);
-"own curves" is its `weigh="curves"`, which changes only how `sup` and `holdout` compare thresholds.
+"own curves" is its `weigh="curves"`, which changes only how `sup` and `holdout` compare thresholds; "rows added" its
+`added=True`, the curve of this order of the worlds alone.
 With a canary that is rarely drawn, the few audits that miss are far off: a mean of bound/ε near 1 is then no sign of
 many misses.
 
@@ -433,6 +444,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--many", type=int, default=MANY, help="audits for the rules sup and ranks and the tests of claims"
     )
+    parser.add_argument("--ranks-only", action="store_true", help="the rows of the rule ranks alone")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="processes at a time")
     options = parser.parse_args(arguments)
 
@@ -445,6 +457,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         repetitions=repetitions,
         many=options.many,
         workers=options.workers,
+        ranks_only=options.ranks_only,
         report=lambda line: sys.stderr.write(line + "\n"),
     )
     bad = [cell for cell in cells if cell.standing == WITHIN and not cell.holds]

@@ -5,8 +5,8 @@ independent uniform numbers W and V with 1{X_i < Y_j} ≤ 1{V_j > f_θ(W_i)} for
 every statistic that rises in these indicators is at most, in law, what (f_θ(W), V) gives, which is simulated; the
 largest θ for which few simulated copies reach the observed value is the bound. Ties among scores count against it.
 
-The statistic is the larger of two, each turned into the μ of a Gaussian leak that it would refute by itself, and
-this maximum is what is simulated, so the choice between them is corrected for:
+The statistic is the larger of two, each turned into the μ that names the member of the family which it would refute by
+itself, and this maximum is what is simulated, so the choice between them is corrected for:
 
 - likelihood: −Σ_i a(share of all scores above X_i), where a is the log-likelihood ratio of one member of the family,
   near a Gaussian leak of μ = 3, at the score that has this share above it. The sum over all scores is the same in every
@@ -38,7 +38,8 @@ from coalmine.theory.curves import GaussianCurve, TradeOff
 
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
-"""False negatives at every position of world 0, as places in the fine lattice of counts, rounded down."""
+"""False negatives at some positions of world 0, as places among counts, rounded down: in the fine lattice where they
+come from outside, among :func:`told_apart` inside."""
 
 _COPIES = (20_000, 100.0)
 """Simulated copies: at least the first number, and the second over the level."""
@@ -54,10 +55,13 @@ _EXCEEDED = special.ndtri([1.0 - 1.0 / 2000.0, 1.0 - 1.0 / 100.0])
 _REFERENCE = 3.0
 """μ of the Gaussian leak near the member of the family whose likelihood ratio is used."""
 _LEAST_MU = 1e-3
+_LARGE_MU = 64.0
+"""Nothing that noise explains lies above: from there on the search takes long steps."""
 _NARROW = 1e-3
 """Where so little is left to search, the lower end is the answer: it is refuted already."""
 _TINY = 1e-9
-_LARGEST_MU = 64.0
+_ALL_TOLD_APART = 1024
+"""With so many trials or fewer every count of false negatives is told from the next."""
 _STREAMS = 0x5C0B0, 0x5C0B1
 _TIE = 1e-9
 """Copies this near the observed value count as reaching it: equal sums may differ in their last bits."""
@@ -77,10 +81,38 @@ def rank_sum(gain: Callable[[Array], Array], negatives: int, positives: int) -> 
     return lambda missed: np.asarray(-(missed @ steps) + table[missed[:, :-1]] @ held)
 
 
+@functools.lru_cache(maxsize=64)
+def told_apart(total: int) -> NDArray[np.int64]:
+    """The counts of false negatives that this test tells apart: those of the fine lattice; of many trials fewer, about
+    a standard deviation of a count from one to the next.
+
+    That takes a sixth of the numbers and loses nothing that shows: counts at hundreds of positions are added up, and
+    each is rounded by itself.
+
+    >>> told_apart(500).size, told_apart(50_000).size
+    (501, 730)
+    """
+    every = lattice(total, fine=True)
+    if total <= _ALL_TOLD_APART:
+        return every
+    near = np.minimum(every, total - every)
+    step = np.where(near < 64, near, 64 + np.floor(2.0 * np.sqrt(near)))  # √j counts near a count j are one
+    return np.asarray(every[np.append(True, np.diff(np.where(2 * every < total, step, -step)) != 0)])
+
+
 def statistic(family: Family, places: Places, negatives: int, positives: int) -> Array:
-    """The larger of both statistics for every row of false negatives, each as the μ that it would refute by itself."""
-    raw, ladder = _raw(family, negatives, positives)(places), _ladder(family, negatives, positives)
-    return np.asarray(np.max([_up_the_ladder(raw[:, k], ladder[:, k]) for k in range(raw.shape[1])], axis=0))
+    """The larger of both statistics for every row of false negatives, each as the μ that it would refute by itself.
+
+    ``places`` are in the fine lattice of counts.
+    """
+    coarser = np.searchsorted(told_apart(positives), lattice(positives, fine=True), side="right") - 1
+    return _statistic(family, coarser[places], negatives, positives)
+
+
+def _statistic(family: Family, places: Places, n0: int, n1: int) -> Array:
+    """:func:`statistic`, of places among the counts told apart."""
+    raw, ladder = _raw(family, n0, n1)(places), _ladder(family, n0, n1)
+    return np.maximum(*(_up_the_ladder(raw[:, k], ladder[:, k]) for k in range(2)))
 
 
 def _up_the_ladder(values: Array, rungs: Array) -> Array:
@@ -127,15 +159,14 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
     total = simulations_for(level)
     allowed = rank_for(level, total, rule=Sup()) - 1  # so many copies may reach the value where θ is still refuted
 
-    def reaching(theta: float, world0: Array, world1: Array) -> NDArray[np.bool_]:
-        places = missed_by(family.curve(theta), world0, world1)
-        return np.asarray(statistic(family, places, n0, n1) >= value - _TIE)
+    def reaching(curve: TradeOff, world0: Array, world1: Array) -> NDArray[np.bool_]:
+        return np.asarray(_statistic(family, missed_by(curve, world0, world1), n0, n1) >= value - _TIE)
 
-    def kept(theta: float, most: int) -> list[tuple[Array, Array]] | None:
-        """The copies that reach the value at θ; None if there are more than ``most``."""
+    def kept(curve: TradeOff, most: int) -> list[tuple[Array, Array]] | None:
+        """The copies that reach the value; None if there are more than ``most``."""
         found, count = [], 0
         for world0, world1 in _copies(n0, n1, simulations=total, seed=seed):
-            rows = reaching(theta, world0, world1)
+            rows = reaching(curve, world0, world1)
             count += int(rows.sum())
             if count > most:
                 return None
@@ -143,28 +174,42 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
                 found.append((world0[rows], world1[rows]))
         return found
 
-    if not sum(int(reaching(0.0, *pair).sum()) for pair in _first(n0, n1, total, seed)) <= allowed:
+    if sum(int(reaching(family.curve(0.0), *pair).sum()) for pair in _first(n0, n1, total, seed)) > allowed:
         return 0.0  # not even "nothing leaks" is refuted
-    mu, low, high = _guess(family, n0, n1, value, min(2.0 * level, 0.5)), 0.0, math.inf
+    (mu, step), low, high = _guess(family, n0, n1, value, min(2.0 * level, 0.5)), 0.0, math.inf
+    least = 0.0
     while True:
         theta = family.near(mu)
-        some = kept(theta, _PLENTY * (allowed + 1))
+        some = kept(family.curve(theta), _PLENTY * (allowed + 1))
         if some is None:
             high = mu
-            if high < _LEAST_MU:
-                return 0.0
+            if low == 0.0 and mu < 8.0 * step and not least:
+                least = _LEAST_MU if kept(family.curve(0.0), allowed) is not None else math.inf
+            if high < least:
+                return 0.0  # not even "nothing leaks" is refuted, or hardly more
         elif sum(world0.shape[0] for world0, _ in some) > allowed:
             break
         elif theta == family.near(math.inf):
             return theta  # there is no larger one
         else:
             low = mu
-        mu = 1.4 * mu + 0.05 if high == math.inf else 0.5 * (low + high)
+        mu, step = _next(mu, low, high, step), 2.0 * step
         if high - low < _NARROW * high:  # all copies pass the value within less than one step of the family
             return family.near(low) if low > 0.0 else 0.0
     top = theta
     zero, one = (np.concatenate(parts) for parts in zip(*some, strict=True))
-    return family.search(lambda at: at < top and int(reaching(at, zero, one).sum()) <= allowed, start=top - 1.0)
+    return family.search(
+        lambda at: at < top and int(reaching(family.curve(at), zero, one).sum()) <= allowed, start=top - 1.0
+    )
+
+
+def _next(mu: float, low: float, high: float, step: float) -> float:
+    """Where to look next: beyond the only end that is known by one step, above 64 by a far longer one; or between."""
+    if high == math.inf:
+        return mu + step if mu < _LARGE_MU else mu * mu
+    if low == 0.0:
+        return max(mu - step, 0.5 * mu)
+    return math.sqrt(low * high) if low > _LARGE_MU else 0.5 * (low + high)
 
 
 def _copies(n0: int, n1: int, *, simulations: int, seed: int) -> Iterator[tuple[Array, Array]]:
@@ -175,7 +220,7 @@ def _copies(n0: int, n1: int, *, simulations: int, seed: int) -> Iterator[tuple[
         np.random.default_rng([stream, seed, total, simulations])
         for stream, total in zip(_STREAMS, (n0, n1), strict=True)
     )
-    positions, counts = lattice(n0)[:-1] + 1, lattice(n1, fine=True)[1:]
+    positions, counts = lattice(n0)[:-1] + 1, told_apart(n1)[1:]
     rows = max(1, _CHUNK // (positions.size + counts.size))
     for start in range(0, simulations, rows):
         some = min(rows, simulations - start)
@@ -203,44 +248,55 @@ def _order_statistics(rng: np.random.Generator, rows: int, gaps: NDArray[np.int6
     return np.asarray(sums[:, :-1])
 
 
-def _guess(family: Family, n0: int, n1: int, value: float, level: float) -> float:
-    """The μ at which the copies would reach the value with about that probability: by a few of them, as if normal."""
+def _guess(family: Family, n0: int, n1: int, value: float, level: float) -> tuple[float, float]:
+    """The μ at which the copies would reach the value with about that probability, by a few of them, as if normal; and
+    how far off that may be.
+    """
     sample = list(_copies(n0, n1, simulations=_FEW, seed=0))
 
-    def limit(curve: TradeOff) -> float:
-        copies = np.concatenate([statistic(family, missed_by(curve, *pair), n0, n1) for pair in sample])
-        return float(copies.mean() - special.ndtri(level) * copies.std())
+    def limit(curve: TradeOff) -> tuple[float, float]:
+        """What that share of the copies exceeds, and their spread."""
+        copies = np.concatenate([_statistic(family, missed_by(curve, *pair), n0, n1) for pair in sample])
+        return float(copies.mean() - special.ndtri(level) * copies.std()), float(copies.std())
 
-    low, high = 0.0, 1.0
-    while limit(GaussianCurve(mu=high)) < value and high < _LARGEST_MU:
+    low, high, spread = 0.0, 1.0, 0.0
+    while high < _LARGE_MU:
+        reached, spread = limit(GaussianCurve(mu=high))
+        if reached >= value:
+            break
         low, high = high, 2.0 * high
-    while high - low > 0.02 * high and high > 0.05:
+    while high - low > min(0.02 * high, 0.2 * spread) and high > 0.05:
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if limit(GaussianCurve(mu=middle)) < value else (low, middle)
-    # The family is not quite Gaussian: one step by the slope that Gaussians have.
-    slope = (limit(GaussianCurve(mu=high + 0.1)) - limit(GaussianCurve(mu=high))) / 0.1
-    if slope > 0.0:
-        high += float(np.clip((value - limit(family.curve(family.near(high)))) / slope, -0.5 * high, high))
-    return high
+        reached, spread = limit(GaussianCurve(mu=middle))
+        low, high = (middle, high) if reached < value else (low, middle)
+    # The family is not quite Gaussian: a few steps by the slope that Gaussians have.
+    slope = (limit(GaussianCurve(mu=high + 0.1))[0] - limit(GaussianCurve(mu=high))[0]) / 0.1
+    for _ in range(3 if slope > 0.0 else 0):
+        reached, spread = limit(family.curve(family.near(high)))
+        if abs(value - reached) <= 0.2 * spread:
+            break
+        high += float(np.clip((value - reached) / slope, -0.5 * high, high))
+    return high, max(0.3 * spread, 0.01 * high)
 
 
 @functools.lru_cache(maxsize=32)
 def _raw(family: Family, n0: int, n1: int) -> Callable[[Places], Array]:
     """Both statistics of every row, each in its own unit."""
+    columns = np.searchsorted(lattice(n1, fine=True), told_apart(n1))
     # A rate limit of 1 gives −∞; of finite numbers means and widths can be taken.
-    thresholds, ratios = np.clip(evidence_table(family, n0, n1), -50.0, 50.0), likelihood(family, n0, n1)
+    thresholds, ratios = np.clip(evidence_table(family, n0, n1)[:, columns], -50.0, 50.0), likelihood(family, n0, n1)
     starts = np.arange(thresholds.shape[0]) * thresholds.shape[1]
 
     def both(places: Places) -> Array:
         at = places + starts
-        best, total = thresholds.take(at).max(axis=1), ratios.take(at[:, :-1]).sum(axis=1)
-        return np.stack([best, total], axis=1)
+        return np.stack([thresholds.take(at).max(axis=1), ratios.take(at).sum(axis=1)], axis=1)
 
     return both
 
 
 def likelihood(family: Family, n0: int, n1: int) -> Array:
-    """−a(share of all scores above X_i) for every position i of the lattice and every count of Y at or below X_i.
+    """−a(share of all scores above X_i) for every position i of the lattice and every count of Y at or below X_i that
+    is told apart; 0 for the last position, the threshold −∞.
 
     If r is the ratio of the densities of world 1 and world 0 at a score, then of the member of the family that is used
     a = ln r = ln(−f′(α)) at the false-positive rate α for which (α + 1 − f(α))/2 is the share. Scores of world 0
@@ -251,23 +307,29 @@ def likelihood(family: Family, n0: int, n1: int) -> Array:
     beta = family.curve(family.near(_REFERENCE))(alpha)
     ratio = np.log(np.maximum(-np.diff(beta) / np.diff(alpha), _TINY))
     share = 0.5 * (alpha + 1.0 - beta)
-    positions, counts = lattice(n0)[:-1], lattice(n1, fine=True)
+    positions, counts = lattice(n0)[:-1], told_apart(n1)
     held = np.diff(positions, prepend=-1)
     above = (positions - 0.5 * (held - 1.0))[:, None] + (n1 - counts)[None, :] + 0.5
     # The ratio falls along a convex curve; rounding must not let it rise.
     falling = np.minimum.accumulate(ratio)
     found = np.interp(above / (n0 + n1), 0.5 * (share[1:] + share[:-1]), falling)
-    return np.asarray(-held[:, None] * np.round(found * 2.0**20) / 2.0**20)
+    values = -held[:, None] * np.round(found * 2.0**20) / 2.0**20
+    return np.concatenate([values, np.zeros((1, counts.size))])
 
 
 @functools.lru_cache(maxsize=32)
 def _ladder(family: Family, n0: int, n1: int) -> Array:
-    """For every rung μ and either statistic, what few audits of a Gaussian leak of μ exceed."""
+    """For every rung μ and either statistic, what few audits exceed whose leak is that of the member near μ.
+
+    Of members of the family itself, because what is rare under a Gaussian is not under them: with many trials the
+    threshold would else seem to say more than the likelihood, and decide with its larger scatter.
+    """
     raw = _raw(family, n0, n1)
     copies = list(_copies(n0, n1, simulations=_FEW, seed=1))
     found = []
     for mu in _RUNGS:
-        values = np.concatenate([raw(missed_by(GaussianCurve(mu=mu), *pair)) for pair in copies])
+        curve = family.curve(family.near(mu) if mu > 0.0 else 0.0)
+        values = np.concatenate([raw(missed_by(curve, *pair)) for pair in copies])
         found.append(values.mean(axis=0) + _EXCEEDED * values.std(axis=0))
     # Rising, also where most copies tie: a statistic must never fall when its argument rises.
     rising = np.maximum.accumulate(found, axis=0) + _TINY * np.arange(_RUNGS.size)[:, None]

@@ -1,4 +1,4 @@
-"""The progress bar of an audit: trials done, trainings a second, time left, and the bound so far."""
+"""The progress bar of an audit: trials done, trials a second, time left, and the bound so far."""
 
 from __future__ import annotations
 

@@ -364,7 +364,7 @@ def all_figures(result: AuditResult) -> list[Figure]:
 
 
 def of_adversary(result: AuditResult, one: AdversaryResult) -> list[Figure]:
-    """Scores, errors, and what was proved as trainings came in; for canaries of one training, scores and errors."""
+    """Scores, errors, and what was proved as trials came in; for canaries of one training, scores and errors."""
     if one.one_run is not None:
         from coalmine.report import one_run
 

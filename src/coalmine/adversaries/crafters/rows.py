@@ -132,9 +132,18 @@ class Candidates:
         self.rows = tuple(rows)
         self._network, self._training, self._background = network, training, background
         self._data = [Dataset(row.x[None], [row.y]) for row in rows]
+        self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
 
     def gradients(self, models: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients, ``[S, P]`` in float64, and which row each is of, ``[S]``."""
+        """The gradients, ``[S, P]`` in float64, and which row each is of, ``[S]``.
+
+        The last answer is kept: who chooses the row and who looks for it ask about the same models.
+        """
+        if self._last is None or not torch.equal(self._last[0], models):
+            self._last = models.clone(), self._best(models)
+        return self._last[1]
+
+    def _best(self, models: Tensor) -> tuple[Tensor, Tensor]:
         best = torch.zeros(models.shape[0], dtype=torch.int64, device=models.device)
         found = self._of(0, models)
         if len(self.rows) == 1:

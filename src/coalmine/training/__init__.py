@@ -35,7 +35,7 @@ from coalmine.training.networks import (
     takes_tokens,
 )
 from coalmine.training.pair import check_pair
-from coalmine.training.products import dots, in_parts
+from coalmine.training.products import dots, in_parts, parts_of_one_size
 from coalmine.training.services import accuracy, clipped_sums, losses
 from coalmine.training.starts import load_weights, pretrained
 from coalmine.training.trainer import TrainingResult, check_fit, device_named, one_thread, train
@@ -98,6 +98,7 @@ __all__ = [
     "network_identity",
     "one_thread",
     "parameter_count",
+    "parts_of_one_size",
     "precision",
     "pretrained",
     "takes_tokens",

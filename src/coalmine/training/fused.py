@@ -60,8 +60,8 @@ def refusal(job: Job) -> str | None:
         return "needs Poisson or full batches"
     if config.optimizer != Sgd() or callable(config.regularizer) or config.dtype != "float32":
         return "needs plain SGD in float32"
-    if not isinstance(neighbours.base, Dataset) or neighbours.base.x.dtype == np.int64:
-        return "needs a data set of numbers"
+    if not isinstance(neighbours.base, Dataset):
+        return "needs a data set"
     if neighbours.canary is not None and not isinstance(neighbours.canary, ExampleCanary):
         return "needs an example as canary"
     if config.clip > MAX_CLIP:

@@ -30,26 +30,34 @@ def padded(rows: int) -> int:
     return -(-rows // 32) * 32
 
 
+def parts_of_one_size(lines: Tensor) -> list[Tensor]:
+    """The lines of a tensor in parts that, on a GPU, have all the same number, the last one's filled up with zeros.
+
+    A GPU's libraries choose a kernel, and with it the order of sums, by the number of lines. On a CPU all are one part:
+    there what is computed sees to it by itself.
+
+    >>> [part.shape[0] for part in parts_of_one_size(torch.ones(3, 2))]
+    [3]
+    """
+    count = lines.shape[0]
+    if lines.device.type == "cpu" or count == 0:
+        return [lines]
+    parts = list(torch.split(lines, _LINES))
+    short = _LINES - parts[-1].shape[0]
+    if short:
+        parts[-1] = torch.cat([parts[-1], lines.new_zeros((short, *lines.shape[1:]))])
+    return parts
+
+
 def in_parts(compute: Callable[..., Tensor], *lines: Tensor) -> Tensor:
     """``compute(*lines)``, where line s of the result stands for line s of each argument, the same bits in any stack.
-
-    A GPU's libraries choose a kernel, and with it the order of sums, by the number of lines: there every call has as
-    many, the last one's filled up with zeros. On a CPU ``compute`` sees to it by itself.
 
     >>> in_parts(lambda x, y: (x * y).sum(1), torch.ones(3, 2), torch.ones(3, 2)).tolist()
     [2.0, 2.0, 2.0]
     """
-    count = lines[0].shape[0]
-    if lines[0].device.type == "cpu":
-        return compute(*lines)
-    found = []
-    for start in range(0, count, _LINES):
-        part = [x[start : start + _LINES] for x in lines]
-        short = _LINES - part[0].shape[0]
-        if short:
-            part = [torch.cat([x, x.new_zeros((short, *x.shape[1:]))]) for x in part]
-        found.append(compute(*part))
-    return torch.cat(found)[:count] if found else compute(*lines)
+    parts = zip(*(parts_of_one_size(x) for x in lines), strict=True)
+    found = [compute(*part) for part in parts]
+    return found[0] if lines[0].device.type == "cpu" else torch.cat(found)[: lines[0].shape[0]]
 
 
 def dots(a: Tensor, b: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from coalmine.training import Dataset, Functional, Network, clip_divisors, module
+from coalmine.training import Dataset, Functional, Network, clip_divisors, module, parts_of_one_size
 
 
 class Differentiable:
@@ -65,10 +65,11 @@ def for_each_model(function: Callable[[Tensor], tuple[Tensor, ...]], models: Ten
     """A function of a stack ``[S, P]``, so called that what a model gets does not depend on the others.
 
     On a CPU the models take turns, each from memory of its own, because alignment and shape can change the last bits
-    of a product. On a GPU one call does them all, by algorithms that sum in the same order every time.
+    of a product. On a GPU a call does as many as any other, by algorithms that sum in the same order every time.
     """
-    if models.device.type != "cpu":
+    if models.device.type == "cpu":
+        results = [function(vector.clone().unsqueeze(0)) for vector in models.unbind(0)]
+    else:
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            return function(models)
-    results = [function(vector.clone().unsqueeze(0)) for vector in models.unbind(0)]
-    return tuple(torch.cat(parts) for parts in zip(*results, strict=True))
+            results = [function(part) for part in parts_of_one_size(models)]
+    return tuple(torch.cat(parts)[: models.shape[0]] for parts in zip(*results, strict=True))

@@ -139,7 +139,8 @@ class Candidates:
 
         The last answer is kept: who chooses the row and who looks for it ask about the same models.
         """
-        if self._last is None or not torch.equal(self._last[0], models):
+        same = self._last is not None and self._last[0].device == models.device and torch.equal(self._last[0], models)
+        if self._last is None or not same:
             self._last = models.clone(), self._best(models)
         return self._last[1]
 

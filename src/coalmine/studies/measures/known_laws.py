@@ -84,7 +84,6 @@ def replaced(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(ours, steps, free),
         guarantee=guarantee,
-        trials=2 * trials,
     )
 
 
@@ -118,7 +117,6 @@ def every_step(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured
             "ε": guarantee,
             "scores": float(2 * seen),
         },
-        trials=2 * seen * audits,
     )
 
 

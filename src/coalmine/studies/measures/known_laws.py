@@ -27,8 +27,8 @@ def opposite_sums(mechanism: DpSgd, *, trials: int, rng: np.random.Generator) ->
 
     >>> mechanism = DpSgd(sample_rate=1.0, noise_multiplier=4.0, steps=16)
     >>> scores = opposite_sums(mechanism, trials=50_000, rng=np.random.default_rng(0))
-    >>> round(float(scores.world1.mean() - scores.world0.mean()), 1), round(float(scores.world1.std()), 1)
-    (32.0, 16.0)
+    >>> round(float(scores.world1.mean() - scores.world0.mean())), round(float(scores.world1.std()))
+    (32, 16)
     """
     steps, spread = mechanism.steps, mechanism.noise_multiplier * math.sqrt(mechanism.steps)
     drawn = rng.binomial(steps, mechanism.sample_rate, (2, trials)) * np.array([[-1.0], [1.0]])

@@ -35,7 +35,7 @@ from coalmine.training.networks import (
     takes_tokens,
 )
 from coalmine.training.pair import check_pair
-from coalmine.training.products import dots, in_parts, parts_of_one_size
+from coalmine.training.products import dots, in_parts, line_norms, parts_of_one_size, whole_lines
 from coalmine.training.services import accuracy, clipped_sums, losses
 from coalmine.training.starts import load_weights, pretrained
 from coalmine.training.trainer import TrainingResult, check_fit, device_named, one_thread, train
@@ -90,6 +90,7 @@ __all__ = [
     "glorot",
     "hardware",
     "in_parts",
+    "line_norms",
     "load_weights",
     "log_mixture",
     "log_ratio",
@@ -103,4 +104,5 @@ __all__ = [
     "pretrained",
     "takes_tokens",
     "train",
+    "whole_lines",
 ]

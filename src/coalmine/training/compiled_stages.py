@@ -32,9 +32,8 @@ def fits(job: Job) -> bool:
     """Whether this is how the steps of this training are done: a convolution network, and compiled kernels at hand."""
     if kernels is None or not compiled(device=job.device, dtype=job.dtype) or job.paired:
         return False
-    base, chain = job.neighbours.base, stages(job.network)
-    features = isinstance(base, Dataset) and base.x.dtype != np.int64
-    if not features or chain is None or isinstance(job.neighbours.canary, AdaptiveExample):
+    base, canary, chain = job.neighbours.base, job.neighbours.canary, stages(job.network)
+    if not isinstance(base, Dataset) or isinstance(canary, AdaptiveExample) or chain is None:
         return False
     return chain[0].places > 1 and all(stage.pooling[0] == "max" for stage in chain)
 

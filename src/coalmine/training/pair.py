@@ -74,8 +74,8 @@ class PairedSums:
     def sensitivity(self) -> Tensor:
         """LS of each model over the expected batch size, ``[S]``: ‖ḡ(x̂)‖, or ‖ḡ(x̂) − ḡ(x̂′)‖ for replaced rows."""
         apart = self._canary if self._replaced is None else self._canary - self._replaced
-        # Row by row, so that the order of the sum cannot depend on how many models there are.
-        return torch.stack([torch.linalg.vector_norm(row) for row in apart.unbind(0)])
+        # Row by row from memory of its own, so that the order of the sum cannot depend on the other models.
+        return torch.stack([torch.linalg.vector_norm(row.clone()) for row in apart.unbind(0)])
 
     def shown(self) -> WorldsApart:
         """For the observer: the models that are not idle."""

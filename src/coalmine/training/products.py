@@ -60,13 +60,36 @@ def in_parts(compute: Callable[..., Tensor], *lines: Tensor) -> Tensor:
     return found[0] if lines[0].device.type == "cpu" else torch.cat(found)[: lines[0].shape[0]]
 
 
+def whole_lines(lines: Tensor) -> Tensor:
+    """Lines ``[S, P]`` for a sum over each: on a GPU filled up with zeros, so that every line begins on a whole vector.
+
+    A GPU adds the numbers before the first whole vector by themselves, so a line's place would change the order of its
+    sum.
+
+    >>> whole_lines(torch.ones(3, 2)).shape
+    torch.Size([3, 2])
+    """
+    size = lines.shape[1]
+    return lines if lines.device.type == "cpu" else torch.nn.functional.pad(lines, (0, padded(size) - size))
+
+
 def dots(a: Tensor, b: Tensor) -> Tensor:
     """⟨a_s, b_s⟩ for each model.
 
     >>> dots(torch.ones(2, 3), torch.ones(2, 3)).tolist()
     [3.0, 3.0]
     """
-    return in_parts(lambda x, y: (x * y).sum(1), a, b)
+    return in_parts(lambda x, y: whole_lines(x * y).sum(1), a, b)
+
+
+def line_norms(lines: Tensor) -> Tensor:
+    """‖a_s‖ for each line, ``[S, 1]``; for lines that come in parts of one size.
+
+    >>> line_norms(torch.ones(2, 4)).tolist()
+    [[2.0], [2.0]]
+    """
+    found: Tensor = torch.linalg.vector_norm(whole_lines(lines), dim=1, keepdim=True)
+    return found
 
 
 def _batched(x: Tensor, counts: Counts) -> bool:

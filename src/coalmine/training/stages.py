@@ -225,9 +225,7 @@ def fits(job: Job) -> bool:
     """Whether these kernels can do the steps of this training."""
     if kernels is None or job.device.type != "cuda" or job.config.dtype != "float32" or job.paired:
         return False
-    base = job.neighbours.base
-    features = isinstance(base, Dataset) and base.x.dtype != np.int64
-    return features and stages(job.network) is not None
+    return isinstance(job.neighbours.base, Dataset) and stages(job.network) is not None
 
 
 def draws_on_device(job: Job) -> bool:

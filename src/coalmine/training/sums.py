@@ -30,7 +30,7 @@ from coalmine.training.device_draws import DeviceDraws
 from coalmine.training.job import Job
 from coalmine.training.modules import PerExample
 from coalmine.training.networks import example_floats, takes_tokens
-from coalmine.training.products import in_parts
+from coalmine.training.products import in_parts, line_norms
 
 _TILE_BYTES = 2**19
 """Inputs of one tile: about half of a core's second-level cache."""
@@ -66,8 +66,7 @@ class Vectors:
         if tuple(tensor.shape) != expected:
             raise InvalidInputError(f"the {whose} gave gradients of shape {tuple(tensor.shape)}: expected {expected}")
         tensor = self.filled(tensor.to(self.parameters))
-        norms = in_parts(lambda part: torch.linalg.vector_norm(part, dim=1, keepdim=True), tensor)
-        return tensor / clip_divisors(norms, clip=clip) / divisor
+        return tensor / clip_divisors(in_parts(line_norms, tensor), clip=clip) / divisor
 
 
 class Sums(Protocol):

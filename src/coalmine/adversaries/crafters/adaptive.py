@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coalmine.adversaries.crafters.differentiable import Differentiable, extent, for_each_model
-from coalmine.training import AdaptiveExample, Dataset, Network, StackState
+from coalmine.training import AdaptiveExample, Dataset, Network, StackState, line_norms
 
 SIGNS = {"lower": -1.0, "raise": 1.0}
 
@@ -61,8 +61,8 @@ class AdaptiveExamples(AdaptiveExample):
             points = asked[0]
             for _ in range(self._steps):
                 slope = body.slope(part, points, labels, query=asked, clip=self._clip, rate=self._rate).flatten(1)
-                norms = torch.linalg.vector_norm(slope, dim=1, keepdim=True).clamp(min=1e-30)
-                points = points + self._sign * self._length * (slope / norms).view_as(points)
+                along = slope / line_norms(slope).clamp(min=1e-30)
+                points = points + self._sign * self._length * along.view_as(points)
                 points = points.clamp(self._low, self._high)
             return points, labels
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from coalmine.training import Dataset, Functional, Network, clip_divisors, module, parts_of_one_size
+from coalmine.training import Dataset, Functional, Network, clip_divisors, line_norms, module, parts_of_one_size
 
 
 class Differentiable:
@@ -42,8 +42,7 @@ class Differentiable:
             start = models.detach().requires_grad_(True)
             # No model's loss depends on another's vector, so the gradient of the sum is each one's own.
             (gradient,) = torch.autograd.grad(self.losses(start, x, y).sum(), start, create_graph=True)
-            norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-            return self.losses(start - rate * gradient / clip_divisors(norms, clip=clip), *query)
+            return self.losses(start - rate * gradient / clip_divisors(line_norms(gradient), clip=clip), *query)
 
     def slope(
         self, models: Tensor, x: Tensor, y: Tensor, *, query: tuple[Tensor, Tensor], clip: float, rate: float

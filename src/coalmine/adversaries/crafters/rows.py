@@ -38,9 +38,11 @@ from coalmine.training import (
     clip_divisors,
     clipped_sums,
     in_parts,
+    line_norms,
     one_thread,
     takes_tokens,
     train,
+    whole_lines,
 )
 
 _LEAST_SIGMA = 0.05
@@ -84,7 +86,7 @@ class Background:
     def _strengths(self, gradients: Tensor) -> Tensor:
         wide, parts = self._parts(gradients)
         shares = torch.as_tensor(self._shares, device=wide.device)
-        return ((wide * wide).sum(1) - (parts * parts / shares).sum(1)) / self.noise
+        return (whole_lines(wide * wide).sum(1) - whole_lines(parts * parts / shares).sum(1)) / self.noise
 
     @property
     def _shares(self) -> NDArray[np.float64]:
@@ -285,8 +287,7 @@ class _Judge:
             inputs = torch.from_numpy(np.asarray(x, dtype=np.float64))
             total = self._body.losses(models, inputs, torch.from_numpy(np.asarray(y))).sum()
             (gradients,) = torch.autograd.grad(total, models)
-        norms = torch.linalg.vector_norm(gradients, dim=1, keepdim=True)
-        return torch.as_tensor(gradients / clip_divisors(norms, clip=self._clip))
+        return torch.as_tensor(gradients / clip_divisors(line_norms(gradients), clip=self._clip))
 
     def _others(self, models: Tensor, *, most: int = _ROWS) -> list[Tensor]:
         """Gradients of the other rows, scaled so that Σ of their squares stands for the covariance, a model each."""

@@ -10,7 +10,16 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 
-from coalmine.training import Dataset, Functional, Network, clip_divisors, line_norms, module, parts_of_one_size
+from coalmine.training import (
+    Dataset,
+    Functional,
+    Network,
+    clip_divisors,
+    line_norms,
+    module,
+    parts_of_one_size,
+    whole_lines,
+)
 
 
 class Differentiable:
@@ -42,7 +51,9 @@ class Differentiable:
             start = models.detach().requires_grad_(True)
             # No model's loss depends on another's vector, so the gradient of the sum is each one's own.
             (gradient,) = torch.autograd.grad(self.losses(start, x, y).sum(), start, create_graph=True)
-            return self.losses(start - rate * gradient / clip_divisors(line_norms(gradient), clip=clip), *query)
+            wide = whole_lines(gradient)  # the derivative of the division by the norm is a sum over a line, too
+            step = rate * wide / clip_divisors(line_norms(wide), clip=clip)
+            return self.losses(start - step[:, : models.shape[1]], *query)
 
     def slope(
         self, models: Tensor, x: Tensor, y: Tensor, *, query: tuple[Tensor, Tensor], clip: float, rate: float

@@ -71,22 +71,27 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
     best: Interplay | None = None
     for batch in _bases(bench, influence):
         seen: dict[tuple[int | None, int | None], _Corner | None] = {}
-        for a, b in _pairs(influence):
-            corners = [
-                _corner(bench, reading, batch, first, second, seen)
-                for first, second in ((a, b), (a, None), (None, b), (None, None))
-            ]
-            whole = [one for one in corners if one is not None]
-            if len(whole) < len(corners):
+        pairs = _pairs(influence)
+        for number, (a, b) in enumerate(pairs, start=1):
+            found = _apart([_corner(bench, reading, batch, one, other, seen) for one, other in _corners(a, b)])
+            later = {_key(*corner) for pair in pairs[number:] for corner in _corners(*pair)}
+            seen = {key: one for key, one in seen.items() if key in later}
+            if found is None:
                 continue
-            number = float(_second_difference([one.vector for one in whole], (1, 1, 1, 1)).norm())
-            sizes = [one.rows for one in whole]
-            left = float(_second_difference([one.vector for one in whole], sizes).norm()) / max(sizes)
-            floor = _ROUNDINGS * max(one.error for one in whole)
-            if number > TOLERANCE * unit + floor and (best is None or number / unit > best.number):
+            apart, left, floor = found
+            if apart > TOLERANCE * unit + floor and (best is None or apart / unit > best.number):
                 text = f"{len(batch.slots)} rows with two more: {rows.describe(a.row)} | {rows.describe(b.row)}"
-                best = Interplay(number / unit, text, left / number)
+                best = Interplay(apart / unit, text, left / apart)
     return best
+
+
+def _corners(a: Tried, b: Tried) -> list[tuple[Tried | None, Tried | None]]:
+    """Both rows, each of them, and neither."""
+    return [(a, b), (a, None), (None, b), (None, None)]
+
+
+def _key(a: Tried | None, b: Tried | None) -> tuple[int | None, int | None]:
+    return None if a is None else id(a), None if b is None else id(b)
 
 
 @dataclasses.dataclass
@@ -96,6 +101,17 @@ class _Corner:
     rows: int
     vector: torch.Tensor
     error: float
+
+
+def _apart(corners: Sequence[_Corner | None]) -> tuple[float, float, float] | None:
+    """The second difference; what is left of it as means over rows; what rounding may do. None where a run failed."""
+    whole = [one for one in corners if one is not None]
+    if len(whole) < len(corners):
+        return None
+    vectors, sizes = [one.vector for one in whole], [one.rows for one in whole]
+    apart = float(_second_difference(vectors, (1, 1, 1, 1)).norm())
+    left = float(_second_difference(vectors, sizes).norm()) / max(sizes)
+    return apart, left, _ROUNDINGS * max(one.error for one in whole)
 
 
 def _second_difference(vectors: Sequence[torch.Tensor], weights: Sequence[int]) -> torch.Tensor:
@@ -140,7 +156,7 @@ def _corner(
     seen: dict[tuple[int | None, int | None], _Corner | None],
 ) -> _Corner | None:
     """The batch with both rows, with one of them, or with neither; each is run once. None where it failed."""
-    key = (None if a is None else id(a), None if b is None else id(b))
+    key = _key(a, b)
     if key not in seen:
         if bench.grows:
             extra = {bench.count + slot: one.row for slot, one in enumerate((a, b)) if one is not None}

@@ -107,14 +107,15 @@ class Reading:
 
 def delta(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a − b in double precision, as a vector."""
-    return (a.double() - b.double()).reshape(-1).cpu()
+    wide = a.to(torch.float64, copy=True)
+    return wide.sub_(b if b.is_floating_point() else b.double()).reshape(-1).cpu()
 
 
 def rounding(value: torch.Tensor) -> float:
     """How far rounding alone may move a tensor."""
     if not value.is_floating_point():
         return 0.0
-    return float(torch.finfo(value.dtype).eps * value.double().norm())
+    return float(torch.finfo(value.dtype).eps * torch.linalg.vector_norm(value, dtype=torch.float64))
 
 
 def record(bench: Bench) -> World:

@@ -7,7 +7,6 @@ know was carried over: raw momentum, gradients that were not set to zero, two ba
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, delta, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, hide, noise_error
-from coalmine.probing.independence import correlation_p
+from coalmine.probing.independence import products_p
 from coalmine.probing.noise import SHARES, walk
 from coalmine.probing.search import Influence, with_row
 from coalmine.probing.shifter import Shifter
@@ -72,40 +71,61 @@ def measure(
 
 def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
     """Noise of consecutive steps against each other."""
-    names = [one.name for one in reading.noised]
-    steps = [
-        {name: delta(shown[name], before[name]).numpy() for name in names}
-        for before, shown in walk(bench, reading, STEPS)
-        if all(name in shown and name in before for name in names)
-    ]
-    return repeated(steps, level)
+    pairs = {one.name: _Pairs() for one in reading.noised}
+    last: dict[str, NDArray[np.float64]] = {}
+    for before, shown in walk(bench, reading, STEPS):
+        if all(name in shown and name in before for name in pairs):
+            noise = {name: delta(shown[name], before[name]).numpy() for name in pairs}
+            for name in last:
+                pairs[name].add(last[name], noise[name])
+            last = noise
+        del before, shown  # room for the next step
+    return repeated(pairs, level)
 
 
-def repeated(steps: Sequence[Mapping[str, NDArray[np.float64]]], level: float) -> Finding | None:
-    """Noise by tensor in consecutive steps: the same, or correlated more than chance allows, in one of the tensors."""
-    for name in steps[0] if steps else ():
-        pairs = [(a[name], b[name]) for a, b in itertools.pairwise(steps)]
-        if not pairs:
+class _Pairs:
+    """The noise of one tensor in pairs of consecutive steps: sums of products, and whether it was always the same."""
+
+    def __init__(self) -> None:
+        self.count = self.numbers = 0
+        self.same = True
+        self._products = np.zeros(3)
+
+    def add(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
+        """One more pair."""
+        self.count, self.numbers = self.count + 1, self.numbers + first.size
+        self._products += first @ first, second @ second, first @ second
+        largest = float(np.abs(first).max(initial=0.0))
+        self.same &= largest > 0.0 and np.allclose(first, second, rtol=1e-3, atol=1e-3 * largest)
+
+    def correlation(self) -> tuple[float, float]:
+        """The correlation, and the exact chance of one as far from zero if the steps are independent."""
+        return products_p(*self._products.tolist(), count=self.numbers)
+
+
+def repeated(pairs: Mapping[str, _Pairs], level: float) -> Finding | None:
+    """Noise in consecutive steps: the same, or correlated more than chance allows, in one of the tensors."""
+    for name, one in pairs.items():
+        if not one.count:
             continue
-        first, second = np.concatenate([a for a, _ in pairs]), np.concatenate([b for _, b in pairs])
         short = name.removeprefix("gradient of ")
-        if np.any(first) and np.allclose(first, second, rtol=1e-3, atol=1e-3 * float(np.abs(first).max())):
+        if one.same:
             return faults.finding(
                 faults.SAME_NOISE,
-                f"The noise in {short} is the same in {len(pairs) + 1} consecutive steps.",
+                f"The noise in {short} is the same in {one.count + 1} consecutive steps.",
                 number=1.0,
                 allowed=0.0,
                 witness=short,
             )
-        r, p = correlation_p(first, second)
-        if p < level / len(steps[0]):
+        r, p = one.correlation()
+        if p < level / len(pairs):
             return faults.finding(
                 faults.SAME_NOISE,
                 f"The noise in {short} is correlated between consecutive steps ({r:+.3g}).",
                 number=r,
                 allowed=0.0,
                 witness=short,
-                level=level / len(steps[0]),
+                level=level / len(pairs),
             )
     return None
 

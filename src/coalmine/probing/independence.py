@@ -63,11 +63,15 @@ def labels(names: Sequence[str]) -> list[str]:
 
 def correlation_p(a: Array, b: Array) -> tuple[float, float]:
     """The correlation of two series with mean zero, and the exact chance of one as far from zero if independent."""
-    count = a.size
-    spread = math.sqrt(float(np.sum(a * a)) * float(np.sum(b * b)))
+    return products_p(float(np.sum(a * a)), float(np.sum(b * b)), float(np.sum(a * b)), count=a.size)
+
+
+def products_p(aa: float, bb: float, ab: float, *, count: int) -> tuple[float, float]:
+    """The same from the sums of a², b² and a·b over ``count`` numbers."""
+    spread = math.sqrt(aa * bb)
     if count < 3 or spread == 0.0:
         return 0.0, 1.0
-    r = float(np.clip(np.sum(a * b) / spread, -1.0, 1.0))
+    r = min(max(ab / spread, -1.0), 1.0)
     return r, _student_p(r, count)
 
 

@@ -107,8 +107,8 @@ def _walked(bench: Bench, reading: Reading, influence: Influence, sizes: dict[st
                         found.append(one)
             bench.put_back(generators=False)
             play = bench.tape.renew(slots=reading.base.slots, force=bench.force)
-            shown = bench.run(reading.base.batch, play, fresh=False)
-        if number >= STEPS or shown.error or not shown.whole(reading.plain):
+            goes_on = bench.run(reading.base.batch, play, fresh=False).whole(reading.plain)
+        if number >= STEPS or not goes_on:
             break
     bench.put_back()
     return found
@@ -137,6 +137,23 @@ def _compared(
     number: int,
 ) -> _Step | None:
     """The noise of the step that comes now, for the row that moves most in it; None where it is not comparable."""
+    noise = _noise(bench, reading, silent, sizes)
+    if noise is None:
+        return None
+    ratios, each = noise
+    worst, row = 0.0, chosen[0]
+    for tried in chosen:
+        moved = _moved(reading, silent, bench.silent(with_row(bench, tried.row)))
+        reach = float(np.linalg.norm(np.array(moved) / np.array(each)))
+        if reach > worst:
+            worst, row = reach, tried
+    return _Step(number, min(ratios), 1.0 / worst, row) if worst > 0.0 else None
+
+
+def _noise(
+    bench: Bench, reading: Reading, silent: Observation, sizes: dict[str, float]
+) -> tuple[list[float], list[float]] | None:
+    """For each carrier, its noise now over that of the first step, and its standard deviation in units of the sum."""
     once, twice = bench.scaled(reading.base, 1.0), bench.scaled(reading.base, 2.0)
     ratios: list[float] = []
     each: list[float] = []
@@ -145,30 +162,28 @@ def _compared(
             return None
         noise, size = delta(once[one.name], silent[one.name]), float(one.response.norm())
         error = _ROUNDINGS * rounding(once[one.name])
-        if float((delta(twice[one.name], silent[one.name]) - 2.0 * noise).norm()) > TOLERANCE * size + error:
+        if float(delta(twice[one.name], silent[one.name]).sub_(noise, alpha=2.0).norm()) > TOLERANCE * size + error:
             return None
         ratio = abs(float(noise @ one.response)) / size**2
         std = ratio * sizes[one.name]
-        if float((noise - ratio * one.response).norm()) > TOLERANCE * size + error:
+        if float(noise.sub(one.response, alpha=ratio).norm()) > TOLERANCE * size + error:
             # Other draws than in the first step: their standard deviation is hardly ever more than this.
             std = float(noise.norm()) / math.sqrt(stats.chi2.ppf(_HARDLY, len(noise))) / (one.scale or 1.0)
             ratio = std / sizes[one.name]
         ratios.append(ratio)
         each.append(max(std, 1e-12 * sizes[one.name]))
-    worst, row = 0.0, chosen[0]
-    for tried in chosen:
-        shown = bench.silent(with_row(bench, tried.row))
-        if not shown.whole(silent) or any(one.name not in shown for one in reading.carriers):
-            continue
-        moved = [
-            max(float(delta(shown[c.name], silent[c.name]).norm()) - _ROUNDINGS * rounding(shown[c.name]), 0.0)
-            / (c.scale or 1.0)
-            for c in reading.carriers
-        ]
-        reach = float(np.linalg.norm(np.array(moved) / np.array(each)))
-        if reach > worst:
-            worst, row = reach, tried
-    return _Step(number, min(ratios), 1.0 / worst, row) if worst > 0.0 else None
+    return ratios, each
+
+
+def _moved(reading: Reading, silent: Observation, shown: Observation) -> list[float]:
+    """How far a row moves each carrier, beyond rounding; not at all where the step does not run with it."""
+    if not shown.whole(silent) or any(one.name not in shown for one in reading.carriers):
+        return [0.0] * len(reading.carriers)
+    return [
+        max(float(delta(shown[c.name], silent[c.name]).norm()) - _ROUNDINGS * rounding(shown[c.name]), 0.0)
+        / (c.scale or 1.0)
+        for c in reading.carriers
+    ]
 
 
 def _finding(worst: _Step, sigma: float) -> Finding:

@@ -138,6 +138,7 @@ def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> P
             if not shown.whole(reading.plain) or not before.whole(reading.plain):
                 break
             yield before, shown
+            del before, shown  # room for the next step
     bench.put_back()
 
 

@@ -181,15 +181,15 @@ def collect(
     kept: list[list[Noise]] = [[] for _ in tensors]
     further: list[list[Noise]] = [[] for _ in tensors]
     sums: list[list[float]] = [[] for _ in tensors]
-    heads: list[list[NDArray[np.float32]]] = [[] for _ in tensors]
+    heads = [np.zeros((_FIRST, min(math.prod(shape), _SEARCHED)), dtype=np.float32) for _, shape in tensors]
     times = 0
     for run in runs:
         times += 1
         for number, ((_, shape), noise) in enumerate(zip(tensors, run, strict=True)):
-            squares[number] += noise * noise
+            squares[number] += np.square(noise)
             sums[number].append(float(noise.sum()))
             if times <= _FIRST:
-                heads[number].append(noise[:_SEARCHED].astype(np.float32))
+                heads[number][times - 1] = noise[:_SEARCHED]
             kept[number].append(noise[:_KEPT].copy())
             stride = noise.size // max(shape[0], 1) if len(shape) > 1 else 0
             if stride:
@@ -203,7 +203,7 @@ def collect(
             np.array(further[number]) if further[number] else None,
             times,
             np.array(sums[number]),
-            np.array(heads[number], dtype=np.float32),
+            heads[number][:times],
             None if grains is None else grains[number][:_KEPT],
         )
         for number, (name, shape) in enumerate(tensors)

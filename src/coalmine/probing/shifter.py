@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -57,24 +58,29 @@ class Shifter:
             return
         generator = torch.Generator().manual_seed(1)
         codes: list[dict[Key, torch.Tensor]] = []
-        answers: list[Observation] = []
+        answers: list[dict[str, torch.Tensor]] = []
         for _ in range(self._codes(keys)):
             code = {}
             for key in keys:
                 drawn = bench.tape.draw(key).value
                 size = max(float(drawn.double().square().mean().sqrt()), 1e-6) if drawn.numel() else 1.0
-                code[key] = size * torch.randn(drawn.numel(), generator=generator, dtype=torch.float64)
+                code[key] = torch.randn(drawn.numel(), generator=generator, dtype=torch.float64).mul_(size)
             codes.append(code)
-            answers.append(bench.shifted(reading.base, code))
+            answers.append(self._answer(bench.shifted(reading.base, code)))
         used: dict[Key, int] = {}
         for carrier in reading.noised:
             if any(carrier.name not in one for one in answers):
                 continue
-            shown = torch.stack([delta(one[carrier.name], reading.plain[carrier.name]) for one in answers])
+            shown = [one.pop(carrier.name) for one in answers]
             place = self._match(shown, keys, codes, used)
             if place is not None:
                 self._places[carrier.name] = place
-                used[place[0]] = place[1] + shown.shape[1]
+                used[place[0]] = place[1] + len(shown[0])
+
+    def _answer(self, shown: Observation) -> dict[str, torch.Tensor]:
+        """How far each carrier moved."""
+        plain = self._reading.plain
+        return {one.name: delta(shown[one.name], plain[one.name]) for one in self._reading.noised if one.name in shown}
 
     def _codes(self, keys: list[Key]) -> int:
         """How many codes tell the draws of every carrier apart: more numbers than draws that may add up to it."""
@@ -85,22 +91,26 @@ class Shifter:
 
     @staticmethod
     def _match(
-        shown: torch.Tensor, keys: list[Key], codes: list[dict[Key, torch.Tensor]], used: dict[Key, int]
+        shown: list[torch.Tensor], keys: list[Key], codes: list[dict[Key, torch.Tensor]], used: dict[Key, int]
     ) -> tuple[Key, int, float] | None:
-        size = shown.shape[1]
+        size, length = len(shown[0]), math.sqrt(sum(float(one @ one) for one in shown))
         fitting = [key for key in keys if codes[0][key].numel() >= size + used.get(key, 0)]
         for key in fitting:
             start = used.get(key, 0) if codes[0][key].numel() != size else 0
-            part = torch.stack([one[key][start : start + size] for one in codes])
-            slope = float((shown * part).sum() / (part * part).sum())
-            if slope != 0.0 and float((shown - slope * part).norm()) <= 1e-2 * float(shown.norm()):
-                return key, start, slope
+            parts = [one[key][start : start + size] for one in codes]
+            squares = sum(float(part @ part) for part in parts)
+            slope = sum(float(one @ part) for one, part in zip(shown, parts, strict=True)) / squares if squares else 0.0
+            if slope != 0.0:
+                apart = [float(one.sub(part, alpha=slope).norm()) for one, part in zip(shown, parts, strict=True)]
+                if math.hypot(*apart) <= 1e-2 * length:
+                    return key, start, slope
         # Several draws added up (as a generator does that is safe against rounding attacks): solve for their slopes.
         alike = [key for key in fitting if codes[0][key].numel() == size]
-        if 1 < len(alike) <= _ALIKE and shown.numel() > len(alike):
+        if 1 < len(alike) <= _ALIKE and size * len(shown) > len(alike):
             matrix = torch.stack([torch.cat([one[key] for one in codes]) for key in alike], dim=1)
-            slopes = torch.linalg.lstsq(matrix, shown.reshape(-1, 1)).solution.reshape(-1)
-            if float((matrix @ slopes - shown.reshape(-1)).norm()) <= 1e-2 * float(shown.norm()):
+            answer = torch.cat(shown)
+            slopes = torch.linalg.lstsq(matrix, answer.reshape(-1, 1)).solution.reshape(-1)
+            if float((matrix @ slopes - answer).norm()) <= 1e-2 * length:
                 best = int(slopes.abs().argmax())
                 return alike[best], 0, float(slopes[best])
         return None

@@ -14,7 +14,7 @@ from scipy import stats
 
 from coalmine.training import Dataset, ExampleCanary, LogisticRegression, Mlp, Neighbours, TrainingConfig
 from coalmine.training.device_draws import room_for_a_batch
-from coalmine.training.fused import FusedStack, refusal, whole_unit
+from coalmine.training.fused import MAX_CLIP, FusedStack, refusal, whole_unit
 from coalmine.training.job import Job
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -98,6 +98,59 @@ def test_rows_of_pictures_and_a_canary_that_is_none(network, relation):
             np.testing.assert_allclose(step.gradient, expected, rtol=0, atol=1e-6)
             seen += int((step.rows >= 90).sum())
     assert seen > 1
+
+
+REFERENCE_JOB = Mlp(784, hidden=(32,), classes=2)
+FAR = 1e5
+"""A learning rate after which the start is nothing beside the update, so that their difference keeps all its digits."""
+
+
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
+@pytest.mark.parametrize("pictures", [False, True], ids=["any rows", "pictures"])
+def test_the_update_of_the_reference_job_is_that_of_the_reference_to_1e_6(pictures):
+    """784-32-2, batches of 250: the whole update against per-example autograd in float64, relative to its length."""
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 256, size=(500, 784)).astype(np.float32) / np.float32(255)
+    base = Dataset(x if pictures else rng.normal(size=(500, 784)).astype(np.float32), rng.integers(0, 2, size=500))
+    neighbours = worlds_with(REFERENCE_JOB, "example", "add_remove", base=base)
+    config = TrainingConfig(steps=1, sample_rate=0.5, clip=1.0, noise_multiplier=0.0, learning_rate=FAR)
+    found = ENGINES["fused cuda"].trace(REFERENCE_JOB, neighbours, config, [3, 4, 5], [0, 1, 1])
+    for (step,) in found.values():
+        before = torch.from_numpy(step.before).double()
+        expected = reference.private_gradient(REFERENCE_JOB, before, neighbours, step.rows, config)
+        assert step.rows.size > 200
+        assert np.linalg.norm(step.gradient - expected) < 1e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
+@pytest.mark.parametrize("network", [NETWORKS[0], NETWORKS[1]], ids=str)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_the_largest_clipping_norm_keeps_its_digits(network, size):
+    """Errors in units of 16 bits must neither overflow at C = 64 nor lose rows whose gradients are small."""
+    rng = np.random.default_rng(7)
+    x = (size * rng.normal(size=(90, 21))).astype(np.float32)
+    neighbours = Neighbours(Dataset(x, rng.integers(0, 3, size=90)))
+    config = TrainingConfig(steps=1, clip=MAX_CLIP, noise_multiplier=0.0, learning_rate=FAR, sampling="full")
+    ((step,),) = ENGINES["fused cuda"].trace(network, neighbours, config, [2], [0]).values()
+    before = torch.from_numpy(step.before).double()
+    expected = reference.private_gradient(network, before, neighbours, step.rows, config)
+    assert np.linalg.norm(step.gradient - expected) < 2e-6 * np.linalg.norm(expected)
+
+
+@needs_gpu
+@pytest.mark.parametrize("products", ["float32", "tf32", "bf16"])
+def test_at_the_largest_clipping_norm_a_row_adds_at_most_that(products):
+    """One row whose gradient is far longer than C = 64."""
+    base = Dataset(np.full((1, 21), 1e4, dtype=np.float32), [0])
+    config = TrainingConfig(
+        steps=1, clip=MAX_CLIP, noise_multiplier=0.0, learning_rate=FAR, sampling="full", products=products
+    )
+    lengths = []
+    for seed in range(8):
+        start = _start(NETWORKS[0], config, trials=[seed])
+        moved = _fused(NETWORKS[0], config, Neighbours(base), trials=[seed], worlds=[0]).run().double().cpu() - start
+        lengths.append(float(moved.norm()) / FAR)
+    assert 0.9 * MAX_CLIP < max(lengths) <= MAX_CLIP * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("levels", [1, 16, 255])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,15 @@ from coalmine.auditing.setting import prepare
 from coalmine.game import Watcher
 from coalmine.game.engines.inline import InlineEngine
 from coalmine.records import plain
-from coalmine.store import Store
+from coalmine.store import BlockResult, Store, Trials
 from coalmine.studies import measures
 from coalmine.studies.cells import Cell, Scale, Study, find
 from coalmine.studies.measures import Bench, Measured
 
 _MEASURERS = 4
 """Processes that compute bounds beside a GPU."""
+_TRAINERS = 2
+"""Cells that one GPU trains at once: one of them has work for it while the other is prepared, scored or stored."""
 
 VERDICTS = ("matches", "tighter", "falls short", "differs", "INVALID", "no published value")
 
@@ -70,18 +74,52 @@ def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellRes
 def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) -> list[CellResult]:
     """Measure these cells and compare, in their order.
 
-    Where a GPU trains, other processes compute the bounds of the cells that are trained while it trains the next.
+    Where a GPU trains, two cells are trained at once, so that it is never idle, and other processes compute the bounds
+    of the cells that are trained.
     """
     size = study.scale(scale)
     apart = bench.how.device != "cpu" and len(cells) > 1
     if not apart or not measures.find(study.measure).audits(study, cells[0], size):
         return [run_cell(study, cell=cell, scale=size, bench=bench) for cell in cells]
-    with loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool:
-        coming = []
-        for cell in cells:
-            train_cell(study, cell=cell, scale=size, bench=bench)
-            coming.append(pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how))
+    # Engines with processes of their own see to all their devices by themselves.
+    trainers = _TRAINERS if bench.how.engine == "local" and len(bench.how.devices) == 1 else 1
+    telling = threading.Lock()
+    with (
+        loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool,
+        ThreadPoolExecutor(trainers) as threads,
+    ):
+
+        def trained(cell: Cell) -> Future[Measured]:
+            # A store of its own, so that a run that two cells share is trained once.
+            with Store.open(bench.store.path, create=False) as store:
+                own = dataclasses.replace(bench, store=store, watcher=_AllAtOnce(bench.watcher, telling))
+                train_cell(study, cell=cell, scale=size, bench=own)
+            answer: Future[Measured] = pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how)
+            return answer
+
+        # The first one alone: it compiles kernels and loads data that all others use.
+        coming = [trained(cells[0]), *threads.map(trained, cells[1:])]
         return [_compared(study, cell, size, one.result()) for cell, one in zip(cells, coming, strict=True)]
+
+
+class _AllAtOnce(Watcher):
+    """Tells a watcher of an attack when it has all its trials: two are played at once, and it can follow but one."""
+
+    def __init__(self, watcher: Watcher, telling: threading.Lock) -> None:
+        self._watcher, self._telling = watcher, telling
+        self._news: list[Callable[[], None]] = []
+
+    def begin(self, label: str, *, trials: int, copies: int, done: Iterator[Trials]) -> None:
+        stored = list(done)  # as it is now, not when it is told
+        self._news = [lambda: self._watcher.begin(label, trials=trials, copies=copies, done=iter(stored))]
+
+    def block(self, result: BlockResult) -> None:
+        self._news.append(lambda: self._watcher.block(result))
+
+    def end(self) -> None:
+        with self._telling:
+            for tell in [*self._news, self._watcher.end]:
+                tell()
 
 
 def _measured(name: str, cell: str, scale: str, path: Path, how: Execution) -> Measured:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,7 +102,7 @@ def train(
         size = _validate.integer("stack", stack, at_least=1)
     notes: list[str] = []
     done: list[StackResult] = []
-    with one_thread(place), _precision(config, place), torch.no_grad():
+    with one_thread(place), _precision(config, place), _own_stream(place), torch.no_grad():
         rows = fused.FusedRows(job, place) if refused is None else None
         table = None if refused is None else make_table(job)
         start = 0
@@ -279,12 +281,40 @@ def _precision_name(job: Job, *, staged: bool) -> str:
     return f"{name} stages" if staged else name
 
 
-@contextlib.contextmanager
-def _precision(config: TrainingConfig, device: torch.device) -> Iterator[None]:
-    """TF32 products only where the config asks for them."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if config.products == "tf32" and device.type == "cuda" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+class _Products:
+    """What torch's own products on a GPU are rounded to: one setting for the whole process, so threads that train
+    at once must want the same, and the last of them puts it back.
+    """
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._users, self._before = 0, ""
+
+    @contextlib.contextmanager
+    def __call__(self, config: TrainingConfig, device: torch.device) -> Iterator[None]:
+        """TF32 products only where the config asks for them."""
+        wanted = "high" if config.products == "tf32" and device.type == "cuda" else "highest"
+        with self._free:
+            self._free.wait_for(lambda: self._users == 0 or torch.get_float32_matmul_precision() == wanted)
+            if self._users == 0:
+                self._before = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision(wanted)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._users -= 1
+                if self._users == 0:
+                    torch.set_float32_matmul_precision(self._before)
+                    self._free.notify_all()
+
+
+_precision = _Products()
+
+
+def _own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """A stream for each thread that trains beside the main one, so that none waits for the others' kernels."""
+    if device.type != "cuda" or threading.current_thread() is threading.main_thread():
+        return contextlib.nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]

@@ -5,6 +5,7 @@ import pytest
 from coalmine.accounting import standard
 from coalmine.adversaries import adversary
 from coalmine.errors import InvalidInputError
+from coalmine.game import Watcher
 from coalmine.records import DpSgd
 from coalmine.studies import Cell, Scale, find, measures, names
 from coalmine.studies.cells import _in_order
@@ -138,6 +139,41 @@ def test_cells_measured_from_the_store_alone_are_the_same(bench, monkeypatch):
     found = run._measured("a/b", "one", "quick", bench.store.path, bench.how)
     assert (found.ours, found.trials, found.guarantee) == (expected.ours, expected.trials, expected.guarantee)
     assert found.trials == 32
+
+
+def test_attacks_that_are_played_at_once_are_told_one_after_the_other():
+    import threading
+
+    from coalmine.studies.run import _AllAtOnce
+
+    class Listener(Watcher):
+        def __init__(self):
+            self.heard = []
+
+        def begin(self, label, *, trials, copies, done):
+            self.heard.append((label, trials, copies, list(done)))
+
+        def block(self, result):
+            self.heard.append(result)
+
+        def end(self):
+            self.heard.append("end")
+
+    listener, lock, stored = Listener(), threading.Lock(), ["a part"]
+    one, other = (_AllAtOnce(listener, lock) for _ in range(2))
+    one.begin("one", trials=2, copies=1, done=iter(stored))
+    other.begin("other", trials=4, copies=3, done=iter(()))
+    other.block("x")
+    one.block("y")
+    one.where("here")
+    other.block("z")
+    assert listener.heard == []
+    other.end()
+    one.end()
+    assert listener.heard == [("other", 4, 3, []), "x", "z", "end", ("one", 2, 1, stored), "y", "end"]
+    one.begin("again", trials=2, copies=1, done=iter(()))
+    one.end()
+    assert listener.heard[-2:] == [("again", 2, 1, []), "end"]
 
 
 def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(bench, monkeypatch):

@@ -5,6 +5,8 @@ What every engine must do is in test_engines.py.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import reference
@@ -12,10 +14,20 @@ import torch
 from engines import CUDA, ENGINES, INTERPRETED, worlds_with
 from scipy import stats
 
-from coalmine.training import Dataset, ExampleCanary, LogisticRegression, Mlp, Neighbours, TrainingConfig
+from coalmine.training import (
+    Dataset,
+    ExampleCanary,
+    LogisticRegression,
+    Mlp,
+    Neighbours,
+    TrainingConfig,
+    backends,
+    train,
+)
 from coalmine.training.device_draws import room_for_a_batch
 from coalmine.training.fused import MAX_CLIP, FusedStack, refusal, whole_unit
 from coalmine.training.job import Job
+from coalmine.training.trainer import _Products, precision_name
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICE = torch.device("cuda")
@@ -203,6 +215,62 @@ def test_room_for_a_batch_is_enough_but_not_wasteful():
         room = room_for_a_batch(_job(LogisticRegression(1), config, neighbours))
         assert stats.binom.logsf(room, rows, rate) < np.log(1e-18)
         assert room == 64 or stats.binom.logsf(room // 4, rows, rate) > np.log(1e-18)
+
+
+@pytest.mark.parametrize(
+    ("by", "products", "expected"),
+    [("fused", "float32", "float32 fused"), ("stages", "tf32", "tf32 stages"), ("", "float32", "float32")],
+)
+def test_trials_of_other_kernels_go_by_another_name(by, products, expected, monkeypatch):
+    """The streams of a GPU changed once: a store must not take such trials for the same ones, nor for a contradiction.
+
+    Before they had names, trials of the fused kernels and of torch's operations were both ``float32``.
+    """
+    config = TrainingConfig(
+        steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sampling="full", products=products
+    )
+    job = _job(NETWORKS[0], config, Neighbours(_data()), device="cuda")
+    name = precision_name(job, by=by)
+    assert name == f"{expected} v{backends.GPU_VERSION}"
+    assert name not in ("float32", "tf32", "float32 stages", "tf32 stages")
+    monkeypatch.setattr(backends, "GPU_VERSION", backends.GPU_VERSION + 1)
+    assert precision_name(job, by=by) != name
+
+
+def test_threads_that_train_at_once_share_the_setting_of_products():
+    """The first to end must not take TF32 from the other, and one who wants none waits until both have ended."""
+    made = {
+        products: TrainingConfig(
+            steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sampling="full", products=products
+        )
+        for products in ("tf32", "float32")
+    }
+    before, setting = torch.get_float32_matmul_precision(), _Products()
+    told: list[str] = []
+
+    def exact() -> None:
+        with setting(made["float32"], DEVICE):
+            told.append(torch.get_float32_matmul_precision())
+
+    third = threading.Thread(target=exact)
+    with setting(made["tf32"], DEVICE):
+        with setting(made["tf32"], DEVICE):
+            third.start()
+        third.join(timeout=0.2)
+        assert torch.get_float32_matmul_precision() == "high"
+        assert told == []
+    third.join(timeout=10)
+    assert told == ["highest"]
+    assert torch.get_float32_matmul_precision() == before
+
+
+@needs_gpu
+@pytest.mark.parametrize(("network", "by"), [(NETWORKS[1], "fused"), (Mlp(21, hidden=(7, 5), classes=3), "stages")])
+def test_a_result_says_which_kernels_computed_it(network, by):
+    config = TrainingConfig(steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sampling="full")
+    found = train(network, neighbours=Neighbours(_data()), config=config, fingerprint="f", trials=[0], worlds=[0],
+                  device="cuda")  # fmt: skip
+    assert found.precision == f"float32 {by} v{backends.GPU_VERSION}"
 
 
 def test_it_says_why_it_cannot_train_something():

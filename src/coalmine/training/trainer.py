@@ -98,6 +98,7 @@ def train(
     if config.products == "bf16" and place.type == "cuda" and refused is not None and not stages.fits(job):
         raise UnsupportedError(f"products = 'bf16' is for the fused kernels, which cannot train this: it {refused}")
     size = fused.STACK if refused is None else choose_stack(job)
+    kernels = "fused" if refused is None else "stages" if stages.fits(job) or compiled_stages.fits(job) else ""
     if stack is not None and place.type == "cpu":
         size = _validate.integer("stack", stack, at_least=1)
     notes: list[str] = []
@@ -132,7 +133,7 @@ def train(
         scores=np.concatenate(scores) if scores else None,
         failures={trial: reason for one in done for trial, reason in one.failures.items()},
         notes=tuple(notes),
-        precision=_precision_name(job, staged=refused is not None and (stages.fits(job) or compiled_stages.fits(job))),
+        precision=precision_name(job, by=kernels),
         device=str(place),
         stack=size,
     )
@@ -272,13 +273,20 @@ def one_thread(device: torch.device | None = None) -> Iterator[None]:
             torch.set_num_threads(before)
 
 
-def _precision_name(job: Job, *, staged: bool) -> str:
-    """What the numbers were computed in, and whether by kernels that round otherwise than torch in the last bits."""
-    config = job.config
-    name = config.products if config.products != "float32" and job.device.type == "cuda" else config.dtype
+def precision_name(job: Job, *, by: str) -> str:
+    """What the numbers were computed in and by which kernels: together with the device this tells apart what need
+    not agree to the bit.
+
+    >>> job = Job(networks.Mlp(4), Neighbours(Dataset([[0.0] * 4], [0])), TrainingConfig(steps=1, clip=1.0,
+    ...     noise_multiplier=1.0, learning_rate=0.1, sampling="full", products="tf32"), "a run", torch.device("cuda"))
+    >>> precision_name(job, by="fused")
+    'tf32 fused v2'
+    """
+    config, on_gpu = job.config, job.device.type == "cuda"
+    words = [config.products if config.products != "float32" and on_gpu else config.dtype]
     if backends.compiled(device=job.device, dtype=torch.float32) and config.dtype == "float32":
-        name += " compiled"
-    return f"{name} stages" if staged else name
+        words.append("compiled")
+    return " ".join([*words, *([by] if by else []), *([f"v{backends.GPU_VERSION}"] if on_gpu else [])])
 
 
 class _Products:

@@ -321,8 +321,21 @@ class _Products:
 _precision = _Products()
 
 
-def _own_stream(device: torch.device) -> contextlib.AbstractContextManager[Any]:
-    """A stream for each thread that trains beside the main one, so that none waits for the others' kernels."""
-    if device.type != "cuda" or threading.current_thread() is threading.main_thread():
-        return contextlib.nullcontext()
-    return torch.cuda.stream(torch.cuda.Stream(device))  # type: ignore[no-untyped-call]
+class _Streams(threading.local):
+    """A stream for each thread that trains beside the main one, so that none waits for the others' kernels.
+
+    Each thread keeps its own: memory that one stream has used is not given to another.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[torch.device, Any] = {}
+
+    def __call__(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        if device.type != "cuda" or threading.current_thread() is threading.main_thread():
+            return contextlib.nullcontext()
+        if device not in self._made:
+            self._made[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._made[device])
+
+
+_own_stream = _Streams()

@@ -142,9 +142,7 @@ def test_cells_measured_from_the_store_alone_are_the_same(bench, monkeypatch):
 
 
 def test_attacks_that_are_played_at_once_are_told_one_after_the_other():
-    import threading
-
-    from coalmine.studies.run import _AllAtOnce
+    from coalmine.studies.run import _InTurn, _Turns
 
     class Listener(Watcher):
         def __init__(self):
@@ -159,21 +157,25 @@ def test_attacks_that_are_played_at_once_are_told_one_after_the_other():
         def end(self):
             self.heard.append("end")
 
-    listener, lock, stored = Listener(), threading.Lock(), ["a part"]
-    one, other = (_AllAtOnce(listener, lock) for _ in range(2))
-    one.begin("one", trials=2, copies=1, done=iter(stored))
-    other.begin("other", trials=4, copies=3, done=iter(()))
+    listener, stored = Listener(), ["a part"]
+    turns = _Turns(listener)
+    one, other = _InTurn(turns), _InTurn(turns)
+    one.begin("one", trials=2, copies=1, done=iter(()))
+    other.begin("other", trials=4, copies=3, done=iter(stored))
+    stored.append("a later part")
     other.block("x")
     one.block("y")
     one.where("here")
-    other.block("z")
-    assert listener.heard == []
+    assert listener.heard == [("one", 2, 1, []), "y"]  # as it goes
     other.end()
+    other.begin("next", trials=2, copies=1, done=iter(()))
+    assert listener.heard[2:] == []
     one.end()
-    assert listener.heard == [("other", 4, 3, []), "x", "z", "end", ("one", 2, 1, stored), "y", "end"]
-    one.begin("again", trials=2, copies=1, done=iter(()))
-    one.end()
-    assert listener.heard[-2:] == [("again", 2, 1, []), "end"]
+    assert listener.heard[2:] == ["end", ("other", 4, 3, ["a part"]), "x", "end"]
+    other.block("z")
+    assert listener.heard[6:] == [("next", 2, 1, []), "z"]
+    other.end()
+    assert listener.heard[8:] == ["end"]
 
 
 def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(bench, monkeypatch):

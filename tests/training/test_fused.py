@@ -6,6 +6,7 @@ What every engine must do is in test_engines.py.
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from coalmine.training import (
     Mlp,
     Neighbours,
     TrainingConfig,
+    at_once,
     backends,
     train,
 )
@@ -262,6 +264,14 @@ def test_threads_that_train_at_once_share_the_setting_of_products():
     third.join(timeout=10)
     assert told == ["highest"]
     assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize(("gigabytes", "expected"), [(16, 1), (80, 2)])
+def test_two_trainings_at_once_need_room(gigabytes, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 10**9))
+    assert at_once("cuda") == at_once("cuda:0") == expected
+    assert at_once("cpu") == 1
 
 
 @needs_gpu

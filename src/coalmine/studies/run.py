@@ -21,11 +21,10 @@ from coalmine.store import BlockResult, Store, Trials
 from coalmine.studies import measures
 from coalmine.studies.cells import Cell, Scale, Study, find
 from coalmine.studies.measures import Bench, Measured
+from coalmine.training import at_once
 
 _MEASURERS = 4
 """Processes that compute bounds beside a GPU."""
-_TRAINERS = 2
-"""Cells that one GPU trains at once: one of them has work for it while the other is prepared, scored or stored."""
 
 VERDICTS = ("matches", "tighter", "falls short", "differs", "INVALID", "no published value")
 
@@ -74,16 +73,17 @@ def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellRes
 def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) -> list[CellResult]:
     """Measure these cells and compare, in their order.
 
-    Where a GPU trains, two cells are trained at once, so that it is never idle, and other processes compute the bounds
-    of the cells that are trained.
+    Where a GPU trains, two cells are trained at once if it has room, so that it is never idle, and other processes
+    compute the bounds of the cells that are trained.
     """
     size = study.scale(scale)
     apart = bench.how.device != "cpu" and len(cells) > 1
     if not apart or not measures.find(study.measure).audits(study, cells[0], size):
         return [run_cell(study, cell=cell, scale=size, bench=bench) for cell in cells]
     # Engines with processes of their own see to all their devices by themselves.
-    trainers = _TRAINERS if bench.how.engine == "local" and len(bench.how.devices) == 1 else 1
-    telling = threading.Lock()
+    alone = bench.how.engine == "local" and len(bench.how.devices) == 1
+    trainers = at_once(bench.how.devices[0]) if alone else 1
+    turns = _Turns(bench.watcher)
     with (
         loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool,
         ThreadPoolExecutor(trainers) as threads,
@@ -92,7 +92,7 @@ def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) 
         def trained(cell: Cell) -> Future[Measured]:
             # A store of its own, so that a run that two cells share is trained once.
             with Store.open(bench.store.path, create=False) as store:
-                own = dataclasses.replace(bench, store=store, watcher=_AllAtOnce(bench.watcher, telling))
+                own = dataclasses.replace(bench, store=store, watcher=_InTurn(turns))
                 train_cell(study, cell=cell, scale=size, bench=own)
             answer: Future[Measured] = pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how)
             return answer
@@ -102,24 +102,46 @@ def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) 
         return [_compared(study, cell, size, one.result()) for cell, one in zip(cells, coming, strict=True)]
 
 
-class _AllAtOnce(Watcher):
-    """Tells a watcher of an attack when it has all its trials: two are played at once, and it can follow but one."""
+class _Turns:
+    """Who may tell a watcher now: it can follow one attack, and two are played at once."""
 
-    def __init__(self, watcher: Watcher, telling: threading.Lock) -> None:
-        self._watcher, self._telling = watcher, telling
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher, self.lock = watcher, threading.Lock()
+        self.teller: _InTurn | None = None
+        self.ended: list[Callable[[], None]] = []
+
+
+class _InTurn(Watcher):
+    """Tells of an attack as it goes if no other is being told; else when that one has ended, or this one if later."""
+
+    def __init__(self, turns: _Turns) -> None:
+        self._turns = turns
         self._news: list[Callable[[], None]] = []
 
     def begin(self, label: str, *, trials: int, copies: int, done: Iterator[Trials]) -> None:
         stored = list(done)  # as it is now, not when it is told
-        self._news = [lambda: self._watcher.begin(label, trials=trials, copies=copies, done=iter(stored))]
+        self._tell(lambda: self._turns.watcher.begin(label, trials=trials, copies=copies, done=iter(stored)))
 
     def block(self, result: BlockResult) -> None:
-        self._news.append(lambda: self._watcher.block(result))
+        self._tell(lambda: self._turns.watcher.block(result))
 
     def end(self) -> None:
-        with self._telling:
-            for tell in [*self._news, self._watcher.end]:
-                tell()
+        self._tell(self._turns.watcher.end, last=True)
+
+    def _tell(self, news: Callable[[], None], *, last: bool = False) -> None:
+        turns = self._turns
+        with turns.lock:
+            self._news.append(news)
+            if turns.teller is None:
+                turns.teller = self
+            if turns.teller is self:
+                told, self._news = self._news, []
+                if last:
+                    told, turns.ended, turns.teller = told + turns.ended, [], None
+                for tell in told:
+                    tell()
+            elif last:
+                turns.ended, self._news = turns.ended + self._news, []
 
 
 def _measured(name: str, cell: str, scale: str, path: Path, how: Execution) -> Measured:

@@ -34,6 +34,9 @@ CPU_STACK = 16
 GPU_STACK = 1024
 """Models stacked on a GPU on the way that any network can take."""
 
+_ROOM_FOR_TWO = 2**35
+"""Bytes of a GPU's memory from which it has two trainings at once: a stack is given 8 GiB, by stages up to 32."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainingResult:
@@ -258,6 +261,18 @@ def device_named(name: str) -> torch.device:
     if kind == "cuda" and not torch.cuda.is_available():
         raise _validate.reject("device", name, "'cpu': this machine has no CUDA device that torch can use")
     return torch.device(name)
+
+
+def at_once(device: str) -> int:
+    """How many trainings this device should have at once, each in a thread of its own.
+
+    Two on a GPU that has room for two of the largest stacks: while one is prepared or scored, the other keeps it busy.
+
+    >>> at_once("cpu")
+    1
+    """
+    place = device_named(device)
+    return 1 if place.type == "cpu" or torch.cuda.get_device_properties(place).total_memory < _ROOM_FOR_TWO else 2
 
 
 @contextlib.contextmanager

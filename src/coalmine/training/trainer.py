@@ -106,7 +106,8 @@ def train(
         size = _validate.integer("stack", stack, at_least=1)
     notes: list[str] = []
     done: list[StackResult] = []
-    with one_thread(place), _precision(config, place), _own_stream(place), torch.no_grad():
+    others = contextlib.nullcontext() if refused is None else alone()
+    with others, one_thread(place), _precision(config, place), _own_stream(place), torch.no_grad():
         rows = fused.FusedRows(job, place) if refused is None else None
         table = None if refused is None else make_table(job)
         start = 0
@@ -275,17 +276,31 @@ def at_once(device: str) -> int:
     return 1 if place.type == "cpu" or torch.cuda.get_device_properties(place).total_memory < _ROOM_FOR_TWO else 2
 
 
+_settings = threading.RLock()
+
+
+def alone() -> contextlib.AbstractContextManager[Any]:
+    """For a thread whose numbers depend on what torch has once for the whole process: how many threads compute a sum,
+    which kernels may be chosen, buffers that are kept. One thread at a time; the fused kernels need none of it.
+    """
+    return _settings
+
+
 @contextlib.contextmanager
 def one_thread(device: torch.device | None = None) -> Iterator[None]:
     """On a CPU, one torch thread: two processes beat two threads, and sums are then always split the same way."""
-    before = torch.get_num_threads()
-    if (device is None or device.type == "cpu") and before != 1:
-        torch.set_num_threads(1)
-    try:
+    if device is not None and device.type != "cpu":
         yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+        return
+    with alone():
+        before = torch.get_num_threads()
+        if before != 1:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if torch.get_num_threads() != before:
+                torch.set_num_threads(before)
 
 
 def precision_name(job: Job, *, by: str) -> str:

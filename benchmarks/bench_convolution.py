@@ -1,5 +1,7 @@
 """Model-steps a second of DP-SGD on convolution networks: Coalmine, a torch.func ensemble, and one model in Opacus.
 
+``--network perceptron`` is the reference job of ``bench_trainer.py``, for the same peers on a GPU.
+
 ``python benchmarks/bench_convolution.py --device cuda --network mnist --products tf32`` trains a stack of models from
 their starts, batches and noise included; ``--peers`` times the same steps by ``torch.func`` (per-example gradients of
 several models at once, by ``vmap`` over models and examples) and by Opacus (one model), without their data loaders.
@@ -25,6 +27,7 @@ from coalmine.training import (
     BernauCnn,
     Dataset,
     ExampleCanary,
+    Mlp,
     NasrCnn,
     Neighbours,
     TrainingConfig,
@@ -44,6 +47,7 @@ NETWORKS: dict[str, tuple[Any, int, int]] = {
     "mnist": (NasrCnn(), 60_000, 256),
     "cifar10": (NasrCnn(input_shape=(3, 32, 32)), 50_000, 256),
     "bernau": (BernauCnn(), 100, 100),
+    "perceptron": (Mlp(784, hidden=(32,), classes=2), 6_000, 250),
 }
 """Network, rows, and rows a step (all of them: full batches)."""
 

@@ -5,6 +5,7 @@ import pytest
 from coalmine.accounting import standard
 from coalmine.adversaries import adversary
 from coalmine.errors import InvalidInputError
+from coalmine.game import Watcher
 from coalmine.records import DpSgd
 from coalmine.studies import Cell, Scale, find, measures, names
 from coalmine.studies.cells import _in_order
@@ -138,6 +139,43 @@ def test_cells_measured_from_the_store_alone_are_the_same(bench, monkeypatch):
     found = run._measured("a/b", "one", "quick", bench.store.path, bench.how)
     assert (found.ours, found.trials, found.guarantee) == (expected.ours, expected.trials, expected.guarantee)
     assert found.trials == 32
+
+
+def test_attacks_that_are_played_at_once_are_told_one_after_the_other():
+    from coalmine.studies.run import _InTurn, _Turns
+
+    class Listener(Watcher):
+        def __init__(self):
+            self.heard = []
+
+        def begin(self, label, *, trials, copies, done):
+            self.heard.append((label, trials, copies, list(done)))
+
+        def block(self, result):
+            self.heard.append(result)
+
+        def end(self):
+            self.heard.append("end")
+
+    listener, stored = Listener(), ["a part"]
+    turns = _Turns(listener)
+    one, other = _InTurn(turns), _InTurn(turns)
+    one.begin("one", trials=2, copies=1, done=iter(()))
+    other.begin("other", trials=4, copies=3, done=iter(stored))
+    stored.append("a later part")
+    other.block("x")
+    one.block("y")
+    one.where("here")
+    assert listener.heard == [("one", 2, 1, []), "y"]  # as it goes
+    other.end()
+    other.begin("next", trials=2, copies=1, done=iter(()))
+    assert listener.heard[2:] == []
+    one.end()
+    assert listener.heard[2:] == ["end", ("other", 4, 3, ["a part"]), "x", "end"]
+    other.block("z")
+    assert listener.heard[6:] == [("next", 2, 1, []), "z"]
+    other.end()
+    assert listener.heard[8:] == ["end"]
 
 
 def test_a_bound_is_held_against_the_guarantee_of_its_own_variant(bench, monkeypatch):

@@ -5,6 +5,9 @@ What every engine must do is in test_engines.py.
 
 from __future__ import annotations
 
+import threading
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import reference
@@ -12,10 +15,21 @@ import torch
 from engines import CUDA, ENGINES, INTERPRETED, worlds_with
 from scipy import stats
 
-from coalmine.training import Dataset, ExampleCanary, LogisticRegression, Mlp, Neighbours, TrainingConfig
+from coalmine.training import (
+    Dataset,
+    ExampleCanary,
+    LogisticRegression,
+    Mlp,
+    Neighbours,
+    TrainingConfig,
+    at_once,
+    backends,
+    train,
+)
 from coalmine.training.device_draws import room_for_a_batch
-from coalmine.training.fused import FusedStack, refusal, whole_unit
+from coalmine.training.fused import MAX_CLIP, FusedStack, refusal, whole_unit
 from coalmine.training.job import Job
+from coalmine.training.trainer import _Products, precision_name
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DEVICE = torch.device("cuda")
@@ -100,6 +114,59 @@ def test_rows_of_pictures_and_a_canary_that_is_none(network, relation):
     assert seen > 1
 
 
+REFERENCE_JOB = Mlp(784, hidden=(32,), classes=2)
+FAR = 1e5
+"""A learning rate after which the start is nothing beside the update, so that their difference keeps all its digits."""
+
+
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
+@pytest.mark.parametrize("pictures", [False, True], ids=["any rows", "pictures"])
+def test_the_update_of_the_reference_job_is_that_of_the_reference_to_1e_6(pictures):
+    """784-32-2, batches of 250: the whole update against per-example autograd in float64, relative to its length."""
+    rng = np.random.default_rng(6)
+    x = rng.integers(0, 256, size=(500, 784)).astype(np.float32) / np.float32(255)
+    base = Dataset(x if pictures else rng.normal(size=(500, 784)).astype(np.float32), rng.integers(0, 2, size=500))
+    neighbours = worlds_with(REFERENCE_JOB, "example", "add_remove", base=base)
+    config = TrainingConfig(steps=1, sample_rate=0.5, clip=1.0, noise_multiplier=0.0, learning_rate=FAR)
+    found = ENGINES["fused cuda"].trace(REFERENCE_JOB, neighbours, config, [3, 4, 5], [0, 1, 1])
+    for (step,) in found.values():
+        before = torch.from_numpy(step.before).double()
+        expected = reference.private_gradient(REFERENCE_JOB, before, neighbours, step.rows, config)
+        assert step.rows.size > 200
+        assert np.linalg.norm(step.gradient - expected) < 1e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
+@pytest.mark.parametrize("network", [NETWORKS[0], NETWORKS[1]], ids=str)
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_the_largest_clipping_norm_keeps_its_digits(network, size):
+    """Errors in units of 16 bits must neither overflow at C = 64 nor lose rows whose gradients are small."""
+    rng = np.random.default_rng(7)
+    x = (size * rng.normal(size=(90, 21))).astype(np.float32)
+    neighbours = Neighbours(Dataset(x, rng.integers(0, 3, size=90)))
+    config = TrainingConfig(steps=1, clip=MAX_CLIP, noise_multiplier=0.0, learning_rate=FAR, sampling="full")
+    ((step,),) = ENGINES["fused cuda"].trace(network, neighbours, config, [2], [0]).values()
+    before = torch.from_numpy(step.before).double()
+    expected = reference.private_gradient(network, before, neighbours, step.rows, config)
+    assert np.linalg.norm(step.gradient - expected) < 2e-6 * np.linalg.norm(expected)
+
+
+@needs_gpu
+@pytest.mark.parametrize("products", ["float32", "tf32", "bf16"])
+def test_at_the_largest_clipping_norm_a_row_adds_at_most_that(products):
+    """One row whose gradient is far longer than C = 64."""
+    base = Dataset(np.full((1, 21), 1e4, dtype=np.float32), [0])
+    config = TrainingConfig(
+        steps=1, clip=MAX_CLIP, noise_multiplier=0.0, learning_rate=FAR, sampling="full", products=products
+    )
+    lengths = []
+    for seed in range(8):
+        start = _start(NETWORKS[0], config, trials=[seed])
+        moved = _fused(NETWORKS[0], config, Neighbours(base), trials=[seed], worlds=[0]).run().double().cpu() - start
+        lengths.append(float(moved.norm()) / FAR)
+    assert 0.9 * MAX_CLIP < max(lengths) <= MAX_CLIP * (1 + 1e-5)
+
+
 @pytest.mark.parametrize("levels", [1, 16, 255])
 def test_small_multiples_of_one_number_are_known(levels):
     rng = np.random.default_rng(4)
@@ -150,6 +217,70 @@ def test_room_for_a_batch_is_enough_but_not_wasteful():
         room = room_for_a_batch(_job(LogisticRegression(1), config, neighbours))
         assert stats.binom.logsf(room, rows, rate) < np.log(1e-18)
         assert room == 64 or stats.binom.logsf(room // 4, rows, rate) > np.log(1e-18)
+
+
+@pytest.mark.parametrize(
+    ("by", "products", "expected"),
+    [("fused", "float32", "float32 fused"), ("stages", "tf32", "tf32 stages"), ("", "float32", "float32")],
+)
+def test_trials_of_other_kernels_go_by_another_name(by, products, expected, monkeypatch):
+    """The streams of a GPU changed once: a store must not take such trials for the same ones, nor for a contradiction.
+
+    Before they had names, trials of the fused kernels and of torch's operations were both ``float32``.
+    """
+    config = TrainingConfig(
+        steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sampling="full", products=products
+    )
+    job = _job(NETWORKS[0], config, Neighbours(_data()), device="cuda")
+    name = precision_name(job, by=by)
+    assert name == f"{expected} v{backends.GPU_VERSION}"
+    assert name not in ("float32", "tf32", "float32 stages", "tf32 stages")
+    monkeypatch.setattr(backends, "GPU_VERSION", backends.GPU_VERSION + 1)
+    assert precision_name(job, by=by) != name
+
+
+def test_threads_that_train_at_once_share_the_setting_of_products():
+    """The first to end must not take TF32 from the other, and one who wants none waits until both have ended."""
+    made = {
+        products: TrainingConfig(
+            steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sampling="full", products=products
+        )
+        for products in ("tf32", "float32")
+    }
+    before, setting = torch.get_float32_matmul_precision(), _Products()
+    told: list[str] = []
+
+    def exact() -> None:
+        with setting(made["float32"], DEVICE):
+            told.append(torch.get_float32_matmul_precision())
+
+    third = threading.Thread(target=exact)
+    with setting(made["tf32"], DEVICE):
+        with setting(made["tf32"], DEVICE):
+            third.start()
+        third.join(timeout=0.2)
+        assert torch.get_float32_matmul_precision() == "high"
+        assert told == []
+    third.join(timeout=10)
+    assert told == ["highest"]
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize(("gigabytes", "expected"), [(16, 1), (80, 2)])
+def test_two_trainings_at_once_need_room(gigabytes, expected, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 10**9))
+    assert at_once("cuda") == at_once("cuda:0") == expected
+    assert at_once("cpu") == 1
+
+
+@needs_gpu
+@pytest.mark.parametrize(("network", "by"), [(NETWORKS[1], "fused"), (Mlp(21, hidden=(7, 5), classes=3), "stages")])
+def test_a_result_says_which_kernels_computed_it(network, by):
+    config = TrainingConfig(steps=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sampling="full")
+    found = train(network, neighbours=Neighbours(_data()), config=config, fingerprint="f", trials=[0], worlds=[0],
+                  device="cuda")  # fmt: skip
+    assert found.precision == f"float32 {by} v{backends.GPU_VERSION}"
 
 
 def test_it_says_why_it_cannot_train_something():

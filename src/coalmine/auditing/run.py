@@ -32,6 +32,7 @@ from coalmine.training import (
     Network,
     Sgd,
     TrainingConfig,
+    alone,
     check_pair,
     device_named,
     parameter_count,
@@ -282,17 +283,17 @@ def game_of(
     section = who if isinstance(who, config.AdversarySection) else None
     options = {} if section is None else section.options
     player = resolve(who.name if isinstance(who, config.AdversarySection) else who, **options)
-    attack = player.craft(
-        Scene(
-            base=setting.base,
-            classes=setting.classes,
-            network=setting.network,
-            training=setting.training,
-            picture=setting.picture,
-            held_out=setting.test,
-            seed=setting.config.audit.seed,
-        )
+    scene = Scene(
+        base=setting.base,
+        classes=setting.classes,
+        network=setting.network,
+        training=setting.training,
+        picture=setting.picture,
+        held_out=setting.test,
+        seed=setting.config.audit.seed,
     )
+    with alone():
+        attack = player.craft(scene)
     if isinstance(attack, Attack):
         return Game.of(setting, player, attack, options=options, trials=trials, control=control)
     if section is not None and section.trials is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from coalmine.auditing.setting import prepare
 from coalmine.game import Watcher
 from coalmine.game.engines.inline import InlineEngine
 from coalmine.records import plain
-from coalmine.store import Store
+from coalmine.store import BlockResult, Store, Trials
 from coalmine.studies import measures
 from coalmine.studies.cells import Cell, Scale, Study, find
 from coalmine.studies.measures import Bench, Measured
+from coalmine.training import at_once
 
 _MEASURERS = 4
 """Processes that compute bounds beside a GPU."""
@@ -70,18 +73,75 @@ def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellRes
 def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) -> list[CellResult]:
     """Measure these cells and compare, in their order.
 
-    Where a GPU trains, other processes compute the bounds of the cells that are trained while it trains the next.
+    Where a GPU trains, two cells are trained at once if it has room, so that it is never idle, and other processes
+    compute the bounds of the cells that are trained.
     """
     size = study.scale(scale)
     apart = bench.how.device != "cpu" and len(cells) > 1
     if not apart or not measures.find(study.measure).audits(study, cells[0], size):
         return [run_cell(study, cell=cell, scale=size, bench=bench) for cell in cells]
-    with loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool:
-        coming = []
-        for cell in cells:
-            train_cell(study, cell=cell, scale=size, bench=bench)
-            coming.append(pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how))
+    # Engines with processes of their own see to all their devices by themselves.
+    alone = bench.how.engine == "local" and len(bench.how.devices) == 1
+    trainers = at_once(bench.how.devices[0]) if alone else 1
+    turns = _Turns(bench.watcher)
+    with (
+        loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool,
+        ThreadPoolExecutor(trainers) as threads,
+    ):
+
+        def trained(cell: Cell) -> Future[Measured]:
+            # A store of its own, so that a run that two cells share is trained once.
+            with Store.open(bench.store.path, create=False) as store:
+                own = dataclasses.replace(bench, store=store, watcher=_InTurn(turns))
+                train_cell(study, cell=cell, scale=size, bench=own)
+            answer: Future[Measured] = pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how)
+            return answer
+
+        # The first one alone: it compiles kernels and loads data that all others use.
+        coming = [trained(cells[0]), *threads.map(trained, cells[1:])]
         return [_compared(study, cell, size, one.result()) for cell, one in zip(cells, coming, strict=True)]
+
+
+class _Turns:
+    """Who may tell a watcher now: it can follow one attack, and two are played at once."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher, self.lock = watcher, threading.Lock()
+        self.teller: _InTurn | None = None
+        self.ended: list[Callable[[], None]] = []
+
+
+class _InTurn(Watcher):
+    """Tells of an attack as it goes if no other is being told; else when that one has ended, or this one if later."""
+
+    def __init__(self, turns: _Turns) -> None:
+        self._turns = turns
+        self._news: list[Callable[[], None]] = []
+
+    def begin(self, label: str, *, trials: int, copies: int, done: Iterator[Trials]) -> None:
+        stored = list(done)  # as it is now, not when it is told
+        self._tell(lambda: self._turns.watcher.begin(label, trials=trials, copies=copies, done=iter(stored)))
+
+    def block(self, result: BlockResult) -> None:
+        self._tell(lambda: self._turns.watcher.block(result))
+
+    def end(self) -> None:
+        self._tell(self._turns.watcher.end, last=True)
+
+    def _tell(self, news: Callable[[], None], *, last: bool = False) -> None:
+        turns = self._turns
+        with turns.lock:
+            self._news.append(news)
+            if turns.teller is None:
+                turns.teller = self
+            if turns.teller is self:
+                told, self._news = self._news, []
+                if last:
+                    told, turns.ended, turns.teller = told + turns.ended, [], None
+                for tell in told:
+                    tell()
+            elif last:
+                turns.ended, self._news = turns.ended + self._news, []
 
 
 def _measured(name: str, cell: str, scale: str, path: Path, how: Execution) -> Measured:

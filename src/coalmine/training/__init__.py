@@ -38,7 +38,7 @@ from coalmine.training.pair import check_pair
 from coalmine.training.products import dots, in_parts, line_norms, parts_of_one_size, whole_lines
 from coalmine.training.services import accuracy, clipped_sums, losses
 from coalmine.training.starts import load_weights, pretrained
-from coalmine.training.trainer import TrainingResult, check_fit, device_named, one_thread, train
+from coalmine.training.trainer import TrainingResult, alone, at_once, check_fit, device_named, one_thread, train
 
 __all__ = [
     "Activation",
@@ -80,6 +80,8 @@ __all__ = [
     "Vector",
     "ZeroGradients",
     "accuracy",
+    "alone",
+    "at_once",
     "check_fit",
     "check_pair",
     "class_identity",

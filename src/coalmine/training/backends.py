@@ -28,6 +28,10 @@ numba_kernels = _if_there("cpu_kernels")
 numba_stage_kernels = _if_there("cpu_stage_kernels")
 triton_kernels = _if_there("kernels")
 stage_kernels = _if_there("stage_kernels")
+GPU_VERSION = 2
+"""Of a GPU's kernels and streams, part of the name of what it computed. Raise it when a change gives a trial other
+bits: the store then keeps old and new trials side by side and does not call it a contradiction.
+"""
 SWITCH = "COALMINE_COMPILED"
 """Environment variable: 0 leaves the work to torch even where numba is installed."""
 
@@ -53,7 +57,7 @@ def hardware(device: str) -> str:
 def precision(name: str, *, device: str) -> str:
     """The name of a precision, with ``compiled`` where compiled kernels may have shaped the numbers.
 
-    >>> precision("float32", device="cuda")
-    'float32'
+    >>> precision("float64", device="cuda")
+    'float64'
     """
     return f"{name} compiled" if compiled(device=torch.device(device), dtype=torch.float32) else name

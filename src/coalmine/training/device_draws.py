@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from scipy import special
@@ -17,6 +18,8 @@ from coalmine.training.canary import AdaptiveGradient, GradientCanary
 from coalmine.training.job import Job
 from coalmine.training.noise import key_words
 
+Launch = tuple[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]]
+"""A kernel, its grid, its arguments, and what is fixed when it is compiled."""
 MAX_BATCH = 4096
 """Rows that a batch may have room for."""
 
@@ -64,12 +67,16 @@ class DeviceDraws:
 
     def drawn(self, step: int) -> DeviceDraws:
         """The batches of this step, in place of those of the step before."""
-        kernels.draw[(self.index.shape[0],)](
-            *(self.keys, step, self._worlds, self._slots, self._table, self._table.shape[1], self._base),
-            *(self._log_miss, self.index, self.count, self.times, self._overflow),
-            LANES=1 << (self.lanes - 1).bit_length(), ROOM=self.lanes, APART=self._apart,
-        )  # fmt: skip
+        kernel, grid, given, options = self.launch(step)
+        kernel[grid](*given, **options)
         return self
+
+    def launch(self, step: int) -> Launch:
+        """The kernel that draws them."""
+        given = (self.keys, step, self._worlds, self._slots, self._table, self._table.shape[1], self._base)
+        rest = (self._log_miss, self.index, self.count, self.times, self._overflow)
+        constants = {"LANES": 1 << (self.lanes - 1).bit_length(), "ROOM": self.lanes, "APART": self._apart}
+        return kernels.draw, (self.index.shape[0],), given + rest, constants
 
     def check(self) -> None:
         """To be called after the last step: no batch may have been cut off."""

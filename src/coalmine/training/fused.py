@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -28,7 +29,7 @@ from coalmine.training.canary import ExampleCanary
 from coalmine.training.clipping import ClosedForm
 from coalmine.training.config import Sgd
 from coalmine.training.data import Dataset
-from coalmine.training.device_draws import MAX_BATCH, DeviceDraws, room_for_a_batch
+from coalmine.training.device_draws import MAX_BATCH, DeviceDraws, Launch, room_for_a_batch
 from coalmine.training.job import Job
 from coalmine.training.networks import Mlp
 from coalmine.training.products import Counts, padded
@@ -169,13 +170,20 @@ class FusedStack:
 
     def run(self) -> Tensor:
         """Train every model of the stack from the first step to the last; the parameters ``[S, P]``."""
+        if self._parameters.is_cuda:
+            _compile(self._launches(1), self._parameters.device)
         for step in range(1, self._config.steps + 1):
             self._step(step)
         self._draws.check()
         return self._parameters[:, : self._size]
 
     def _step(self, step: int) -> None:
-        config, rows = self._config, self._rows
+        for kernel, grid, given, options in self._launches(step):
+            kernel[grid](*given, **options)
+
+    def _launches(self, step: int) -> list[Launch]:
+        """The kernels of a step in their order: each with its grid, its arguments and its compile-time constants."""
+        config, rows, draws = self._config, self._rows, self._draws
         exact = {"float32": "tf32x3"}.get(config.products, config.products)
         stride = self._parameters.shape[1]
         noise = config.noise_multiplier * config.clip
@@ -184,29 +192,55 @@ class FusedStack:
         outputs, columns = self._hidden or self._classes, _COLUMNS
         shape = {"D": self._inputs, "DP": rows.stride, "PARTS": self._parts, "WHOLE": rows.whole}
         plane, blocks = rows.x[0].numel(), -(-self._inputs // columns)
-        if step == 1:
-            kernels.halve[(blocks, self._stack)](
-                *(self._parameters, stride, self._w, self._w_unit), OUT=outputs, OUTP=_power(outputs), COLUMNS=columns,
-                D=self._inputs, DP=rows.stride, PARTS=self._parts,
-            )  # fmt: skip
-        draws = self._draws.drawn(step)
-        kernels.forward[(self._programs, self._stack)](
-            *(rows.x, plane, rows.base, rows.labels, rows.squares, draws.index, draws.count, self._parameters, stride),
-            *(self._w, self._w_unit, self._e1, self._sums, config.kernel_clip("cuda"), rows.unit, self._e_unit),
-            H=self._hidden, HP=units, C=self._classes, CP=classes, LANES=self._lanes,
-            ACT=self._activation, EXACT=exact, COLUMNS=columns, **shape, **self._tiles,
-        )  # fmt: skip
-        kernels.update_first[(blocks, self._stack)](
-            *(rows.x, plane, rows.base, draws.index, draws.count, self._e1, self._parameters, stride),
-            *(self._w, self._w_unit, draws.keys, step, self._scale, noise, decay, rows.unit / self._e_unit),
-            H=outputs, HP=_power(outputs), LANES=self._lanes, COLUMNS=columns, **shape, **self._update,
-        )  # fmt: skip
         block = min(1024, _power(self._rest))
-        kernels.update_rest[(self._stack, -(-self._rest // block))](
-            *(draws.count, self._sums, self._parameters, stride, draws.keys, step, self._scale, noise, decay),
-            FIRST=outputs * self._inputs, REST=self._rest, PROGRAMS=self._programs, ROWS=self._tiles["ROWS"],
-            BLOCK=block, num_warps=max(1, min(4, block // 128)),
-        )  # fmt: skip
+        halve = (
+            kernels.halve,
+            (blocks, self._stack),
+            (self._parameters, stride, self._w, self._w_unit),
+            {"OUT": outputs, "OUTP": _power(outputs), "COLUMNS": columns}
+            | {"D": self._inputs, "DP": rows.stride, "PARTS": self._parts},
+        )
+        forward = (
+            kernels.forward,
+            (self._programs, self._stack),
+            (
+                *(rows.x, plane, rows.base, rows.labels, rows.squares, draws.index, draws.count),
+                *(self._parameters, stride, self._w, self._w_unit, self._e1, self._sums),
+                *(config.kernel_clip("cuda"), rows.unit, self._e_unit),
+            ),
+            {"H": self._hidden, "HP": units, "C": self._classes, "CP": classes, "LANES": self._lanes}
+            | {"ACT": self._activation, "EXACT": exact, "COLUMNS": columns, **shape, **self._tiles},
+        )
+        update_first = (
+            kernels.update_first,
+            (blocks, self._stack),
+            (
+                *(rows.x, plane, rows.base, draws.index, draws.count, self._e1, self._parameters, stride),
+                *(self._w, self._w_unit, draws.keys, step, self._scale, noise, decay, rows.unit / self._e_unit),
+            ),
+            {"H": outputs, "HP": _power(outputs), "LANES": self._lanes, "COLUMNS": columns, **shape, **self._update},
+        )
+        update_rest = (
+            kernels.update_rest,
+            (self._stack, -(-self._rest // block)),
+            (draws.count, self._sums, self._parameters, stride, draws.keys, step, self._scale, noise, decay),
+            {"FIRST": outputs * self._inputs, "REST": self._rest, "PROGRAMS": self._programs}
+            | {"ROWS": self._tiles["ROWS"], "BLOCK": block, "num_warps": max(1, min(4, block // 128))},
+        )
+        first = [halve] if step == 1 else []
+        return [*first, draws.launch(step), forward, update_first, update_rest]
+
+
+def _compile(launches: list[Launch], device: torch.device) -> None:
+    """Compile what is not compiled yet, all at once: one after the other takes seconds."""
+
+    def one(launch: Launch) -> None:
+        kernel, grid, given, options = launch
+        with torch.cuda.device(device):
+            kernel.warmup(*given, grid=grid, **options)
+
+    with ThreadPoolExecutor(len(launches)) as threads:
+        list(threads.map(one, launches))
 
 
 def whole_unit(x: Tensor) -> float | None:

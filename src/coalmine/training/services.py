@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from typing import Any
 
 import numpy as np
@@ -46,14 +47,18 @@ def losses(network: Network, parameters: Tensor, *, x: ArrayLike, y: ArrayLike) 
     >>> losses(LogisticRegression(2), torch.zeros(1, 6), x=[[1.0, 2.0]], y=[0]).round(4).tolist()
     [[0.6931]]
     """
-    hashable: Any = network  # a frozen dataclass
-    engine = _engine(hashable, str(parameters.device), parameters.dtype)
+    engine = _engine(network, str(parameters.device), parameters.dtype)
     return BlackBox(engine, parameters, np.arange(parameters.shape[0]), network).losses(x, y)
 
 
-@functools.lru_cache(maxsize=4)
 def _engine(network: Network, device: str, dtype: torch.dtype) -> ClosedForm | PerExample:
-    """Built once for a network and a device: it is asked at every step."""
+    """Built once for a network, a device and a thread, whose buffers are its own: it is asked at every step."""
+    hashable: Any = network  # a frozen dataclass
+    return _built(hashable, device, dtype, threading.get_ident())
+
+
+@functools.lru_cache(maxsize=8)
+def _built(network: Network, device: str, dtype: torch.dtype, thread: int) -> ClosedForm | PerExample:
     return make_engine(network, device=torch.device(device), dtype=dtype)
 
 
@@ -97,8 +102,7 @@ def _sums(network: Network, parameters: Tensor, *, dataset: Dataset, config: Tra
         sums = compiled.CompiledSums(job, vectors, compiled.CompiledTable(neighbours), divisor=1.0, rows=rows)
         sums([np.arange(dataset.rows)] * models, StackState(worlds, 1, vectors.parameters, None))
         return vectors.gradient
-    hashable: Any = network  # a frozen dataclass
-    engine = _engine(hashable, str(device), dtype)
+    engine = _engine(network, str(device), dtype)
     table = Table(neighbours, classes=network.classes, tokens=takes_tokens(network), device=device, dtype=dtype)
     views, out = (parameter_views(side[:, :size], engine.layers) for side in room)
     batches = FullBatcher(table, neighbours, worlds=worlds, width=rows, divisor=1.0)

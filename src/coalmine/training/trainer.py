@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +33,9 @@ CPU_STACK = 16
 """Models stacked on a CPU: enough to spread the cost of a call, few enough to stay in the cache."""
 GPU_STACK = 1024
 """Models stacked on a GPU on the way that any network can take."""
+
+_ROOM_FOR_TWO = 2**35
+"""Bytes of a GPU's memory from which it has two trainings at once: a stack is given 8 GiB, by stages up to 32."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,11 +101,13 @@ def train(
     if config.products == "bf16" and place.type == "cuda" and refused is not None and not stages.fits(job):
         raise UnsupportedError(f"products = 'bf16' is for the fused kernels, which cannot train this: it {refused}")
     size = fused.STACK if refused is None else choose_stack(job)
+    kernels = "fused" if refused is None else "stages" if stages.fits(job) or compiled_stages.fits(job) else ""
     if stack is not None and place.type == "cpu":
         size = _validate.integer("stack", stack, at_least=1)
     notes: list[str] = []
     done: list[StackResult] = []
-    with one_thread(place), _precision(config, place), torch.no_grad():
+    others = contextlib.nullcontext() if refused is None else alone()
+    with others, one_thread(place), _precision(config, place), _own_stream(place), torch.no_grad():
         rows = fused.FusedRows(job, place) if refused is None else None
         table = None if refused is None else make_table(job)
         start = 0
@@ -130,7 +137,7 @@ def train(
         scores=np.concatenate(scores) if scores else None,
         failures={trial: reason for one in done for trial, reason in one.failures.items()},
         notes=tuple(notes),
-        precision=_precision_name(job, staged=refused is not None and (stages.fits(job) or compiled_stages.fits(job))),
+        precision=precision_name(job, by=kernels),
         device=str(place),
         stack=size,
     )
@@ -257,34 +264,108 @@ def device_named(name: str) -> torch.device:
     return torch.device(name)
 
 
+def at_once(device: str) -> int:
+    """How many trainings this device should have at once, each in a thread of its own.
+
+    Two on a GPU that has room for two of the largest stacks: while one is prepared or scored, the other keeps it busy.
+
+    >>> at_once("cpu")
+    1
+    """
+    place = device_named(device)
+    return 1 if place.type == "cpu" or torch.cuda.get_device_properties(place).total_memory < _ROOM_FOR_TWO else 2
+
+
+_settings = threading.RLock()
+
+
+def alone() -> contextlib.AbstractContextManager[Any]:
+    """For a thread whose numbers depend on what torch has once for the whole process: how many threads compute a sum,
+    which kernels may be chosen, buffers that are kept. One thread at a time; the fused kernels need none of it.
+    """
+    return _settings
+
+
 @contextlib.contextmanager
 def one_thread(device: torch.device | None = None) -> Iterator[None]:
     """On a CPU, one torch thread: two processes beat two threads, and sums are then always split the same way."""
-    before = torch.get_num_threads()
-    if (device is None or device.type == "cpu") and before != 1:
-        torch.set_num_threads(1)
-    try:
+    if device is not None and device.type != "cpu":
         yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
+        return
+    with alone():
+        before = torch.get_num_threads()
+        if before != 1:
+            torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            if torch.get_num_threads() != before:
+                torch.set_num_threads(before)
 
 
-def _precision_name(job: Job, *, staged: bool) -> str:
-    """What the numbers were computed in, and whether by kernels that round otherwise than torch in the last bits."""
-    config = job.config
-    name = config.products if config.products != "float32" and job.device.type == "cuda" else config.dtype
+def precision_name(job: Job, *, by: str) -> str:
+    """What the numbers were computed in and by which kernels: together with the device this tells apart what need
+    not agree to the bit.
+
+    >>> job = Job(networks.Mlp(4), Neighbours(Dataset([[0.0] * 4], [0])), TrainingConfig(steps=1, clip=1.0,
+    ...     noise_multiplier=1.0, learning_rate=0.1, sampling="full", products="tf32"), "a run", torch.device("cuda"))
+    >>> precision_name(job, by="fused")
+    'tf32 fused v2'
+    """
+    config, on_gpu = job.config, job.device.type == "cuda"
+    words = [config.products if config.products != "float32" and on_gpu else config.dtype]
     if backends.compiled(device=job.device, dtype=torch.float32) and config.dtype == "float32":
-        name += " compiled"
-    return f"{name} stages" if staged else name
+        words.append("compiled")
+    return " ".join([*words, *([by] if by else []), *([f"v{backends.GPU_VERSION}"] if on_gpu else [])])
 
 
-@contextlib.contextmanager
-def _precision(config: TrainingConfig, device: torch.device) -> Iterator[None]:
-    """TF32 products only where the config asks for them."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if config.products == "tf32" and device.type == "cuda" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
+class _Products:
+    """What torch's own products on a GPU are rounded to: one setting for the whole process, so threads that train
+    at once must want the same, and the last of them puts it back.
+    """
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._users, self._before = 0, ""
+
+    @contextlib.contextmanager
+    def __call__(self, config: TrainingConfig, device: torch.device) -> Iterator[None]:
+        """TF32 products only where the config asks for them."""
+        wanted = "high" if config.products == "tf32" and device.type == "cuda" else "highest"
+        with self._free:
+            self._free.wait_for(lambda: self._users == 0 or torch.get_float32_matmul_precision() == wanted)
+            if self._users == 0:
+                self._before = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision(wanted)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._users -= 1
+                if self._users == 0:
+                    torch.set_float32_matmul_precision(self._before)
+                    self._free.notify_all()
+
+
+_precision = _Products()
+
+
+class _Streams(threading.local):
+    """A stream for each thread that trains beside the main one, so that none waits for the others' kernels.
+
+    Each thread keeps its own: memory that one stream has used is not given to another.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[torch.device, Any] = {}
+
+    def __call__(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
+        if device.type != "cuda" or threading.current_thread() is threading.main_thread():
+            return contextlib.nullcontext()
+        if device not in self._made:
+            self._made[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return torch.cuda.stream(self._made[device])
+
+
+_own_stream = _Streams()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from coalmine import bounds
-from coalmine.auditing.config import AuditConfig
+from coalmine.auditing.config import AuditConfig, AuditSection
+from coalmine.auditing.judge import Evidence
 from coalmine.auditing.proof import scores_of
 from coalmine.auditing.setting import prepare
 from coalmine.records import Relation
@@ -25,32 +28,17 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     and threshold on the same trainings and pays for both; ``proved`` and ``if Gaussian`` are the paid bounds at the
     config's δ. Only those may be compared with the guarantee.
     """
-    by_copies: dict[int, dict[str, float]] = {}
-    trials, seconds = 0, 0.0
-    guarantee, heuristic = float("inf"), None
     wanted = audits(study, cell, scale)
-    for settings in wanted:
-        setting = prepare(settings, data_dir=bench.how.data_dir)
-        played = bench.play(setting, settings.adversary[0])
-        guarantee = setting.guarantee.epsilon
-        heuristic = setting.heuristic.epsilon if setting.heuristic else None
-        trials += len(played.trials)
-        seconds += played.trials.elapsed
-        scores = scores_of(played.trials)
-        # The paper counts rows that differ; the guarantee counts rows added and removed.
-        k, rows = played.attack.copies, played.attack.copies_under(Relation.ADD_REMOVE)
-        confidence, delta, own = settings.audit.confidence, settings.audit.delta, float(study.options["delta"])
-        shared = 1.0 - (1.0 - confidence) / len(wanted)
-        by_copies[k] = {
-            "ours": bounds.lower_bound(
-                scores, delta=own, confidence=confidence, copies=k, threshold=bounds.HoldOut()
-            ).epsilon,
-            "paid": bounds.lower_bound(scores, delta=own, confidence=shared, copies=k).epsilon,
-            "proved": bounds.lower_bound(scores, delta=delta, confidence=shared, copies=rows).epsilon,
-            "if Gaussian": bounds.lower_bound(
-                scores, delta=delta, confidence=shared, copies=rows, method="gdp"
-            ).epsilon,
-        }
+    settings = [prepare(one, data_dir=bench.how.data_dir) for one in wanted]
+    played = [bench.play(setting, setting.config.adversary[0]) for setting in settings]
+    shared = 1.0 - (1.0 - wanted[0].audit.confidence) / len(wanted)
+    with ThreadPoolExecutor(len(wanted)) as threads:  # the loops of numpy in a bound let other threads run
+        bounded = threads.map(
+            lambda pair: _bounds(pair[0].audit, pair[1], own=float(study.options["delta"]), shared=shared),
+            zip(wanted, played, strict=True),
+        )
+        by_copies = {evidence.attack.copies: one for evidence, one in zip(played, bounded, strict=True)}
+    guarantee, heuristic = settings[-1].guarantee.epsilon, settings[-1].heuristic
     best = {key: max(one[key] for one in by_copies.values()) for key in ("ours", "paid", "proved", "if Gaussian")}
     return Measured(
         ours=best["ours"],
@@ -59,14 +47,29 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             "paid": best["paid"],
             "proved": best["proved"],
             "if Gaussian": best["if Gaussian"],
-            "heuristic": heuristic,
+            "heuristic": heuristic.epsilon if heuristic else None,
         },
         proved=max(best["proved"], best["if Gaussian"]),
         guarantee=guarantee,
-        trials=trials,
-        seconds=seconds,
+        trials=sum(len(one.trials) for one in played),
+        seconds=sum(one.trials.elapsed for one in played),
         details={"by_copies": by_copies},
     )
+
+
+def _bounds(question: AuditSection, played: Evidence, *, own: float, shared: float) -> dict[str, float]:
+    """The bounds of one number of copies, at the paper's δ and at the guarantee's."""
+    scores = scores_of(played.trials)
+    # The paper counts rows that differ; the guarantee counts rows added and removed.
+    k, rows = played.attack.copies, played.attack.copies_under(Relation.ADD_REMOVE)
+    confidence, delta = question.confidence, question.delta
+    held_out = bounds.lower_bound(scores, delta=own, confidence=confidence, copies=k, threshold=bounds.HoldOut())
+    return {
+        "ours": held_out.epsilon,
+        "paid": bounds.lower_bound(scores, delta=own, confidence=shared, copies=k).epsilon,
+        "proved": bounds.lower_bound(scores, delta=delta, confidence=shared, copies=rows).epsilon,
+        "if Gaussian": bounds.lower_bound(scores, delta=delta, confidence=shared, copies=rows, method="gdp").epsilon,
+    }
 
 
 MEASURE = Measure(

@@ -11,6 +11,7 @@ from coalmine.bounds.bayesian import bayesian
 from coalmine.bounds.claims import ClaimTest, check_claim, claim_curve, claim_test, less_noise, power, trials_needed
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import EpsilonDelta, Gdp
+from coalmine.bounds.limit import most_provable
 from coalmine.bounds.method import Evidence, Method
 from coalmine.bounds.methods import METHODS, ceiling, clopper_pearson, dpsgd, gdp, lower_bound, named
 from coalmine.bounds.one_run import Guesses, count_guesses, one_run
@@ -48,6 +49,7 @@ __all__ = [
     "gdp",
     "less_noise",
     "lower_bound",
+    "most_provable",
     "named",
     "one_run",
     "one_run_fdp",

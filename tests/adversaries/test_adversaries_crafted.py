@@ -241,19 +241,49 @@ def test_the_row_is_the_strongest_candidate_and_has_the_strength_that_is_said(mo
         return models[-1][2]
 
     monkeypatch.setattr(rows, "_shadow_models", keep)
-    attack = adversary("crafted-row", norms=(0.5, 4.0)).craft(given)
+    attack = adversary("crafted-row-steps", norms=(0.5, 4.0)).craft(given)
     assert len(models) == 3 * 2  # two norms and the blank row, two labels each
     dense = []
     for x, y, seen in models:
         gradients = [clipped(model, x, y) for model in seen]
         each = [g @ np.linalg.solve(covariance(model, given.base), g) for g, model in zip(gradients, seen, strict=True)]
         dense.append(np.mean(each))
-    found = adversary("crafted-row", norms=(0.5, 4.0)).found(given)
+    found = adversary("crafted-row-steps", norms=(0.5, 4.0)).found(given)
     np.testing.assert_allclose([row.strength for row in found.rows], np.sort(dense)[::-1], rtol=1e-8)
     x, y, _ = models[int(np.argmax(dense))]
     np.testing.assert_array_equal(attack.neighbours.canary.x[0], x)
     assert attack.neighbours.canary.y.tolist() == [y]
     assert f"d² = {max(dense):.3g}" in attack.notes[0]
+
+
+def test_the_row_for_the_final_model_keeps_its_direction_and_has_the_strength_that_is_said():
+    given = small(seed=1)
+    found = adversary("crafted-row").found(given)
+    directions = found.background.directions
+    inverse = np.linalg.inv(
+        found.background.noise * np.eye(PARAMETERS) + directions.T @ np.diag(found.background.variances) @ directions
+    )
+
+    def dense(x, y):
+        """The mean over shadow trainings of ḡᵀ Σ⁻¹ ḡ, with ḡ the mean over the models of one."""
+        means = [
+            np.mean([clipped(model, x, y) for model in one], axis=0) for one in found.models.transpose(0, 1).numpy()
+        ]
+        return np.mean([g @ inverse @ g for g in means])
+
+    assert found.models.shape == (5, 16, PARAMETERS)
+    most = 0.0
+    for tried in (0, 10, 100):
+        row = adversary("crafted-row", tried=tried).steady(given)
+        assert row.strength == pytest.approx(dense(row.x, row.y), rel=1e-8)
+        assert row.strength >= most
+        most = row.strength
+        if tried == 0:
+            assert row.strength == pytest.approx(max(dense(one.x, one.y) for one in found.rows), rel=1e-8)
+    attack = adversary("crafted-row", tried=100).craft(given)
+    np.testing.assert_array_equal(attack.neighbours.canary.x[0], row.x)
+    assert f"d² = {row.strength:.3g}" in attack.notes[0]
+    assert most > 1.02 * adversary("crafted-row", tried=0).steady(given).strength
 
 
 def test_the_choice_is_made_on_trainings_of_its_own(monkeypatch):

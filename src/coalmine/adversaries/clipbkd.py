@@ -90,17 +90,29 @@ def least_direction(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> least_direction(np.array([[3.0, 0.0], [0.0, 1.0]])).tolist()
     [0.0, 1.0]
     """
+    free = least_directions(rows, count=1)
+    v = free[-1]
+    if len(free) > 1:
+        v = free.T @ (free @ seeds.generator("clipbkd", purpose="untouched direction", trial=0).normal(size=len(v)))
+        v = v / np.linalg.norm(v)
+    return np.asarray(v * np.sign(v[np.argmax(np.abs(v))]) + 0.0)
+
+
+def least_directions(rows: NDArray[np.float64], *, count: int) -> NDArray[np.float64]:
+    """The right singular vectors of the ``count`` smallest singular values, or of all that are 0 where these are more.
+
+    Only their span has a meaning where several have the same singular value.
+
+    >>> least_directions(np.array([[3.0, 0.0, 0.0], [0.0, 1.0, 0.0]]), count=2).shape
+    (2, 3)
+    """
     n, d = rows.shape
     with one_thread():  # the order of sums, and so the last bits, must not depend on the number of threads
         triangle = torch.linalg.qr(torch.from_numpy(np.ascontiguousarray(rows)), mode="r").R
         _, sizes, right = (part.numpy() for part in torch.linalg.svd(triangle, full_matrices=True))
     sizes = np.append(sizes, np.zeros(d - sizes.size))
-    free = right[sizes <= sizes[0] * max(n, d) * np.finfo(np.float64).eps]
-    v = right[-1]
-    if len(free) > 1:
-        v = free.T @ (free @ seeds.generator("clipbkd", purpose="untouched direction", trial=0).normal(size=d))
-        v = v / np.linalg.norm(v)
-    return np.asarray(v * np.sign(v[np.argmax(np.abs(v))]) + 0.0)
+    untouched = int((sizes <= sizes[0] * max(n, d) * np.finfo(np.float64).eps).sum())
+    return np.asarray(right[-max(untouched, min(count, d)) :])
 
 
 def class_scores(

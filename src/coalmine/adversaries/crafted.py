@@ -1,7 +1,8 @@
 """`crafted-row`, `crafted-rows`, `crafted-row-steps`, `adaptive-row`, `crafted-gradient`: the strongest of each view.
 
-The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversaries.crafters.rows`), and the score is
-the best test that the view has: the loss of the final model, or the whitened log-likelihood ratio of every step.
+The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversaries.crafters.rows`; for the final model
+:mod:`coalmine.adversaries.crafters.steady`), and the score is the best test that the view has: the loss of the final
+model, or the whitened log-likelihood ratio of every step.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters import rows
+from coalmine.adversaries.crafters.background import Row
+from coalmine.adversaries.crafters.steady import steadiest
 from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
 from coalmine.errors import InvalidInputError
@@ -26,8 +29,8 @@ _SOURCE = "the row by its signal against the covariance of the other rows' gradi
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CraftedRow:
-    """A row chosen for what it can prove; the score is minus its loss at the final model.
+class _Crafted:
+    """Candidate rows, and what is known of them from shadow trainings.
 
     Rows along the least varying direction of the inputs, ``norms`` times as long as the mean row, and a blank row are
     tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each.
@@ -36,16 +39,6 @@ class CraftedRow:
     norms: tuple[float, ...] = (1.0, 2.5, 5.0)
     labels: int = 2
     shadows: int = 2
-
-    threat: ClassVar[ThreatModel] = ThreatModel(
-        view=Loss.view,
-        access="black box (its loss at one point)",
-        modification="malicious sample",
-        dataset="not modified",
-        summary="Adds the row that stands out most from the others and asks the final model for its loss there.",
-        paper=f"jagielski-2020, Algorithm 4, and {_SOURCE}",
-        adds="chooses the row that the worlds differ in",
-    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.norms, (list, tuple)) or not 1 <= len(self.norms) <= 100:
@@ -60,13 +53,42 @@ class CraftedRow:
         """The candidates, strongest first."""
         return rows.strongest(scene, norms=self.norms, labels=self.labels, shadows=self.shadows)
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CraftedRow(_Crafted):
+    """A row chosen for what it leaves in the final model; the score is minus its loss there.
+
+    Of the candidates and ``tried`` further rows, the one is taken that keeps its gradient's direction at the models of
+    shadow trainings.
+    """
+
+    tried: int = 256
+
+    threat: ClassVar[ThreatModel] = ThreatModel(
+        view=Loss.view,
+        access="black box (its loss at one point)",
+        modification="malicious sample",
+        dataset="not modified",
+        summary="Adds the row that stands out most from the others and asks the final model for its loss there.",
+        paper=f"jagielski-2020, Algorithm 4, and {_SOURCE}",
+        adds="chooses the row that the worlds differ in",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.integer("tried", self.tried, at_least=0, at_most=1_000_000)
+
+    def steady(self, scene: Scene) -> Row:
+        """The row for the final model."""
+        return steadiest(scene, found=self.found(scene), norms=self.norms, tried=self.tried)
+
     def craft(self, scene: Scene) -> Attack:
         """Choose the row; world 1 has it on top of the data."""
-        best = self.found(scene).rows[0]
+        best = self.steady(scene)
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y)),
             distinguisher=Loss(best.x[None], [best.y]),
-            notes=(_words(best),),
+            notes=(_final_words(best),),
         )
 
 
@@ -91,17 +113,17 @@ class CraftedRows(CraftedRow):
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the row; world 1 has its copies on top of the data."""
-        best = self.found(scene).rows[0]
+        best = self.steady(scene)
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
             distinguisher=Loss(best.x[None], [best.y]),
-            notes=(_words(best),),
+            notes=(_final_words(best),),
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CraftedRowSteps(CraftedRow):
-    """The same row; the score is the whitened log-likelihood ratio of all steps.
+class CraftedRowSteps(_Crafted):
+    """The row that stands out most in a step; the score is the whitened log-likelihood ratio of all steps.
 
     What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), because it
     changes slowly; the gradient of the row, which does not, at every ``refresh``-th.
@@ -162,7 +184,7 @@ class CraftedRowSteps(CraftedRow):
             rechoose=rechoose,
         )
 
-    def _candidates(self, scene: Scene, found: rows.Found, chosen: Sequence[rows.Row]) -> rows.Candidates:
+    def _candidates(self, scene: Scene, found: rows.Found, chosen: Sequence[Row]) -> rows.Candidates:
         return rows.Candidates(chosen, network=scene.network, training=scene.training, background=found.background)
 
 
@@ -247,7 +269,14 @@ class CraftedGradient(CraftedRowSteps):
         )
 
 
-def _words(row: rows.Row) -> str:
+def _words(row: Row) -> str:
     return (
         f"the row is {row.words}, label {row.y}; at shadow models its gradient has d² = {row.strength:.3g} when drawn"
+    )
+
+
+def _final_words(row: Row) -> str:
+    return (
+        f"the row is {row.words}, label {row.y}; at shadow models the mean of its gradients along a training has "
+        f"d² = {row.strength:.3g}"
     )

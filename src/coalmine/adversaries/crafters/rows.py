@@ -25,6 +25,7 @@ from torch import Tensor
 from coalmine import seeds
 from coalmine.adversaries.attack import Scene
 from coalmine.adversaries.clipbkd import class_scores, least_direction
+from coalmine.adversaries.crafters.background import Background, Row
 from coalmine.adversaries.crafters.differentiable import Differentiable, extent
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
@@ -37,12 +38,10 @@ from coalmine.training import (
     TrainingConfig,
     clip_divisors,
     clipped_sums,
-    in_parts,
     line_norms,
     one_thread,
     takes_tokens,
     train,
-    whole_lines,
 )
 
 _LEAST_SIGMA = 0.05
@@ -53,75 +52,22 @@ _ROWS = 256
 """How many of the other rows stand for all of them."""
 _MOST_NUMBERS = 30_000_000
 """Gradients kept at a time, in numbers."""
+_MOST_KEPT = 4_000_000
+"""Shadow models that outlive the choice, in numbers."""
 _MOST_DIRECTIONS = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Background:
-    """What the other rows and the noise do to a step: Σ = noise·I + Σ_k variance_k·u_k u_kᵀ.
-
-    ``directions`` are the leading u_k, orthonormal, ``[k, P]``; ``variances`` those of the other rows along them.
-    """
-
-    directions: NDArray[np.float64]
-    variances: NDArray[np.float64]
-    noise: float
-
-    def whiten(self, gradients: Tensor) -> Tensor:
-        """Σ⁻¹·g for each line of ``[S, P]``, in float64; no line depends on the others."""
-        return in_parts(self._whiten, gradients)
-
-    def strengths(self, gradients: Tensor) -> Tensor:
-        """d² = gᵀ Σ⁻¹ g for each line, ``[S]``."""
-        return in_parts(self._strengths, gradients)
-
-    def _whiten(self, gradients: Tensor) -> Tensor:
-        wide, parts = self._parts(gradients)
-        directions = torch.as_tensor(self.directions, device=wide.device)
-        if wide.device.type != "cpu":
-            return (wide - parts @ directions) / self.noise
-        along = [part @ directions for part in parts.unbind(0)]
-        return (wide - torch.stack(along)) / self.noise if along else wide
-
-    def _strengths(self, gradients: Tensor) -> Tensor:
-        wide, parts = self._parts(gradients)
-        shares = torch.as_tensor(self._shares, device=wide.device)
-        return (whole_lines(wide * wide).sum(1) - whole_lines(parts * parts / shares).sum(1)) / self.noise
-
-    @property
-    def _shares(self) -> NDArray[np.float64]:
-        """How much of a direction's part the other rows hide."""
-        return self.variances / (self.variances + self.noise)
-
-    def _parts(self, gradients: Tensor) -> tuple[Tensor, Tensor]:
-        """The lines in float64, and what the other rows hide of each along each direction, ``[S, k]``."""
-        wide = gradients.double()
-        directions = torch.as_tensor(self.directions, device=wide.device)
-        shares = torch.as_tensor(self._shares, device=wide.device)
-        if wide.device.type != "cpu":
-            return wide, (wide @ directions.T) * shares
-        # On a CPU a product of a line's own, from memory that begins on a cache line: the same bits in every stack.
-        lines = [directions @ line.clone() for line in wide.unbind(0)]
-        return wide, (torch.stack(lines) if lines else wide.new_zeros((0, len(self.variances)))) * shares
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Row:
-    """A row that the worlds may differ in, and its mean d² at shadow models."""
-
-    x: NDArray[Any]
-    y: int
-    strength: float
-    words: str
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """Candidate rows, the strongest first; the background at the shadow models; a direction no other row touches."""
+    """Candidate rows, the strongest first; the background at the shadow models; a direction no other row touches.
+
+    ``models`` are some of the shadow trainings', ``[looks, trainings, P]``.
+    """
 
     rows: tuple[Row, ...]
     background: Background
     untouched: NDArray[np.float64]
+    models: Tensor
 
 
 class Candidates:
@@ -227,7 +173,9 @@ def _strongest(
                 models.append(seen)
         best = np.argsort([-row.strength for row in rows], kind="stable").tolist()
         background, untouched = judge.background(models[best[0]])
-    return Found(tuple(rows[place] for place in best), background, untouched)
+    together = torch.cat([seen.reshape(-1, shadows, seen.shape[1]) for seen in models], dim=1)
+    few = max(1, _MOST_KEPT // (together.shape[0] * together.shape[2]))
+    return Found(tuple(rows[place] for place in best), background, untouched, together[:, :few].clone())
 
 
 class _Keep(Observer):

@@ -18,7 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coalmine.adversaries.crafters.rows import Background, Candidates
+from coalmine.adversaries.crafters.background import Background
+from coalmine.adversaries.crafters.rows import Candidates
 from coalmine.roles import Distinguisher, Iterate, View
 from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, dots, log_mixture
 

@@ -3,8 +3,7 @@
 ``python -m benchmarks.strength [--device cuda] [--trials 10000] [--audits 4] [--perfect 8] [--seconds 280]``: the
 setting of `coalmine audit` without a config. Each audit crafts its attacks anew, trains them, and reads all scores by
 the same method at the same confidence as the perfect attack: exact likelihood ratios of the same steps with as many
-trials. The fixed row is scored by both of its attackers in the same trainings. No further audit begins when it would
-not end within ``--seconds``.
+trials. No further audit begins when it would not end within ``--seconds``.
 """
 
 from __future__ import annotations
@@ -22,36 +21,14 @@ from scipy import special, stats
 
 from coalmine import bounds
 from coalmine.adversaries import Attack, Scene, adversary
-from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.auditing import config
 from coalmine.auditing.setting import Setting, prepare
 from coalmine.bounds.known import every_step
 from coalmine.records import DpSgd, Scores
-from coalmine.roles import Distinguisher, Iterate, View
+from coalmine.roles import Distinguisher
 from coalmine.training import Neighbours, train
 
-ROWS, GRADIENTS = ("crafted-row", "crafted-row-steps"), ("adaptive-row", "crafted-gradient")
-
-
-class Both(Distinguisher):
-    """The scores of one who sees every model, and of one who asks the final model alone."""
-
-    view = View.ALL_ITERATES
-
-    def __init__(self, final: Loss, steps: Distinguisher) -> None:
-        self._final, self._steps = final, steps
-
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """A new stack."""
-        self._steps.start(trials)
-
-    def observe(self, iterate: Iterate) -> None:
-        """One more step."""
-        self._steps.observe(iterate)
-
-    def finish(self, models: Any) -> NDArray[np.float64]:
-        """Both scores, ``[S, 2]``."""
-        return np.stack([self._final.finish(models), self._steps.finish(models)], axis=1)
+ATTACKS = ("crafted-row", "crafted-row-steps", "adaptive-row", "crafted-gradient")
 
 
 def read(zero: NDArray[np.float64], one: NDArray[np.float64], mechanism: DpSgd, confidence: float) -> tuple[float, ...]:
@@ -97,12 +74,7 @@ def audit(setting: Setting, seed: int, trials: int, device: str) -> dict[str, An
         seed=seed,
     )
     found: dict[str, Any] = {}
-    final, steps = (adversary(name).craft(scene) for name in ROWS)
-    both = Both(final.distinguisher, steps.distinguisher)
-    pair = played(setting, steps, both, trials, device, f"strength of a row {seed}")
-    for column, name in enumerate(ROWS):
-        found[name] = tuple(world[:, column] for world in pair)
-    for name in GRADIENTS:
+    for name in ATTACKS:
         attack = adversary(name).craft(scene)
         found[name] = played(setting, attack, attack.distinguisher, trials, device, f"strength of {name} {seed}")
     return found

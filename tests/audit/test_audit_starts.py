@@ -7,7 +7,10 @@ import coalmine
 from coalmine.auditing.config import FileStart, HeldOutStart, load, parse
 from coalmine.auditing.run import game_of, planned
 from coalmine.auditing.setting import prepare
+from coalmine.cli.audit import show
 from coalmine.errors import InvalidInputError
+from coalmine.report import summary
+from coalmine.report.words import caveats
 from coalmine.training import GivenWeights, Glorot, LogisticRegression, parameter_count
 
 HELD_OUT = {"held_out": 150, "epochs": 3, "learning_rate": 0.5, "batch_size": 32}
@@ -69,6 +72,28 @@ def test_an_audit_from_a_start_plays_resumes_and_starts_there(tmp_path):
     assert parse(record.to_dict()["config"]) == settings(start)
 
 
+@pytest.mark.parametrize("held_out", [False, True], ids=["file", "held out"])
+def test_a_reader_sees_where_the_trainings_started(tmp_path, capsys, held_out):
+    start = HELD_OUT if held_out else save(tmp_path / "start.npy")
+    made = coalmine.audit(settings(start), store=tmp_path / "trials.db")
+    words = made.subject.details["start"]
+    content = made.subject.details["sha256 of the start"]
+    expected = "weights trained on 150 held-out rows"
+    if not held_out:
+        expected = f"the weights in 'start.npy' (sha256 of the numbers {content[:12]}…)"
+    assert words == expected
+    assert content == game(start).identity["training"]["initialization"]["sha256"]
+    assert made.to_dict()["subject"]["details"]["start"] == words
+    assert f", started from {words}; " in summary.subject(made)
+    assert any(f"Every training started from {words}" in line for line in caveats(made))
+    show(made)
+    assert f", started from {words}." in " ".join(capsys.readouterr().out.split())
+
+
+def test_drawn_starts_are_not_spoken_of():
+    assert "start" not in planned(settings(1.0))[0].subject.details
+
+
 def test_held_out_rows_of_arrays_from_python(tmp_path):
     rng = np.random.default_rng(0)
     data = (rng.normal(size=(400, 5)), rng.integers(0, 2, 400))
@@ -86,15 +111,19 @@ def test_a_start_on_the_command_line():
     ("start", "words"),
     [
         (-1.0, "training.initialization = -1.0 is not allowed: expected a number greater than or equal to 0"),
-        ("drawn", "training.initialization = 'drawn' is not allowed: expected a valid number"),
+        ("drawn", "training.initialization = 'drawn' is not allowed: expected a number, { file = "),
+        ([1.0], "training.initialization = [1.0] is not allowed: expected a number, { file = "),
+        (True, "training.initialization = True is not allowed: expected a number, { file = "),
+        ({"fil": "ok.npy"}, "training.initialization = {'fil': 'ok.npy'} is not allowed: expected a number, { file = "),
+        ({}, "training.initialization = {} is not allowed: expected a number, { file = "),
         ({"file": 3}, "training.initialization.file = 3 is not allowed: expected a valid string"),
         ({"file": "a", "seed": 2}, "training.initialization.seed is not a known key: expected one of file"),
         ({"held_out": 9}, "training.initialization.epochs is missing"),
         ({**HELD_OUT, "held_out": 0}, "training.initialization.held_out = 0 is not allowed"),
         ({**HELD_OUT, "learning_rate": -1.0}, "training.initialization.learning_rate = -1.0 is not allowed"),
         ({**HELD_OUT, "held_out": 10**6}, "training.initialization.held_out = 1000000 is not allowed: expected fewer"),
-        ({**HELD_OUT, "batch_size": 151}, "batch_size = 151 is not allowed"),
-        ({"file": "nowhere.npz"}, "initial weights 'nowhere.npz' cannot be read: there is no such file"),
+        ({**HELD_OUT, "batch_size": 151}, "training.initialization.batch_size = 151 is not allowed"),
+        ({"file": "nowhere.npz"}, "training.initialization: file = 'nowhere.npz' is not allowed: it cannot be read"),
     ],
 )
 def test_a_start_that_cannot_be_is_refused(start, words):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.training import (
     AnnamalaiCnn,
@@ -28,6 +29,24 @@ def parameters(seed=0):
     return [p.detach().numpy() for p in body.parameters()]
 
 
+def header(text):
+    """The start of a .npy file, and no numbers after it."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def archive(path, name, content):
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr(name, content)
+
+
+def cut(path):
+    """An archive whose numbers are not those that its sum is of."""
+    np.savez(path, np.arange(14.0))
+    content = bytearray(path.read_bytes())
+    content[content.index(np.float64(9.0).tobytes()) + 7] ^= 1
+    path.write_bytes(content)
+
+
 def test_a_vector_and_the_arrays_of_a_module_are_the_same_start(tmp_path):
     parts = parameters()
     vector = np.concatenate([part.ravel() for part in parts]).astype(np.float64)
@@ -42,32 +61,57 @@ def test_a_vector_and_the_arrays_of_a_module_are_the_same_start(tmp_path):
     ("write", "words"),
     [
         (lambda path: None, "there is no such file"),
-        (lambda path: path.mkdir(), "there is no such file"),
-        (lambda path: path.write_bytes(b"weights"), "expected a .npy or .npz file"),
+        (lambda path: path.mkdir(), "it is not a plain file"),
+        (lambda path: path.symlink_to("/dev/zero"), "it is not a plain file"),
+        (lambda path: path.write_bytes(b"weights"), "it is not in the format of numpy: expected a .npy or .npz file"),
+        (lambda path: path.write_bytes(b""), "it is not in the format of numpy"),
         (lambda path: path.write_bytes(b"PK\x03\x04" + bytes(40)), "expected a .npy or .npz file"),
-        (lambda path: np.save(path, np.zeros(13)), "has 13 numbers: the network has 14"),
-        (lambda path: np.save(path, np.full(14, np.nan)), "finite"),
-        (lambda path: np.save(path, np.zeros(14, dtype=complex)), "expected numbers"),
-        (lambda path: np.save(path, np.array([{}] * 14), allow_pickle=True), "allow_pickle"),
-        (lambda path: np.save(path, np.zeros(200_000)), "more than the network's parameters need"),
+        (lambda path: path.write_bytes(header("(" * 500)), "it is not in the format of numpy"),
+        (lambda path: path.write_bytes(header("{'descr': '<f8', 'fortran_order': False, 'shape': (-14,)}")),
+         "it claims an array of shape (-14,)"),
+        (lambda path: path.write_bytes(header("{'descr': '<f8', 'fortran_order': False, 'shape': (100000000000,)}")),
+         "it claims an array of shape (100000000000,): expected 14 numbers or fewer"),
+        (lambda path: path.write_bytes(header("{'descr': '<f8', 'fortran_order': False, 'shape': (14,)}")),
+         "its header claims 112 bytes of numbers: the file has 0"),
+        (lambda path: np.save(path, np.zeros(13)), "it has 13 numbers: expected 14"),
+        (lambda path: np.save(path, np.array([0.0] * 11 + [np.nan, 0.0, np.inf])),
+         "2 of its 14 numbers cannot be weights, the first at position 11 (from 0): nan"),
+        (lambda path: np.save(path, np.full(14, 1e39)), "the first at position 0 (from 0): 1e+39; expected finite"),
+        (lambda path: np.save(path, np.zeros(14, dtype=complex)), "dtype complex128: expected floating-point or whole"),
+        (lambda path: np.save(path, np.array([{}] * 14), allow_pickle=True), "dtype object (pickled, and nothing is"),
+        (lambda path: np.save(path, np.zeros(200_000)), "shape (200000,): expected 14 numbers or fewer"),
         (lambda path: np.savez(path, a=np.zeros((3, 2)), b=np.zeros(8)), "shapes [(3, 2), (8,)]"),
+        (lambda path: np.savez(path), "an archive without arrays"),
+        (lambda path: archive(path, "readme.txt", b"weights"), "its member 'readme.txt' is no array"),
+        (lambda path: archive(path, "a.npy", b"weights"), "it is not in the format of numpy"),
+        (lambda path: cut(path), "broken archive"),
     ],
-    ids=["missing", "folder", "text", "no zip", "too few", "nan", "complex", "objects", "large", "shapes"],
+    ids=["missing", "folder", "device", "text", "empty", "no zip", "nested header", "negative", "huge claim", "cut off",
+         "too few", "nan", "beyond float32", "complex", "objects", "large", "shapes", "no member", "readme",
+         "text in an archive", "damaged archive"],
 )  # fmt: skip
 def test_what_is_no_start_is_refused_in_one_line(tmp_path, write, words):
-    path = tmp_path / ("start.npz" if words.startswith("shapes") else "start.npy")
+    path = tmp_path / ("start.npz" if "arch" in words or "shapes" in words else "start.npy")
     write(path)
     with pytest.raises(InvalidInputError) as caught:
         load_weights(path, network=NETWORK)
     assert words in str(caught.value)
-    assert "start.np" in str(caught.value)
+    assert str(caught.value).startswith(f"training.initialization: file = {_validate.shown(str(path))} is not allowed")
+    assert "allow_pickle" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_relative_path_is_said_in_full(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match="there is no such file") as caught:
+        load_weights("start.npz", network=NETWORK)
+    assert f"(looked for {tmp_path / 'start.npz'})" in str(caught.value)
 
 
 def test_an_archive_that_would_unpack_to_much_more_is_refused_unread(tmp_path):
-    with zipfile.ZipFile(tmp_path / "bomb.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("arr_0.npy", bytes(2**24))
+    np.savez_compressed(tmp_path / "bomb.npz", np.zeros(2**21))
     assert (tmp_path / "bomb.npz").stat().st_size < 2**15
-    with pytest.raises(InvalidInputError, match="more than the network's parameters need"):
+    with pytest.raises(InvalidInputError, match="expected 14 numbers or fewer"):
         load_weights(tmp_path / "bomb.npz", network=NETWORK)
 
 

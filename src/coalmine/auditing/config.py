@@ -120,11 +120,20 @@ class HeldOutStart(_Section):
     """Rows in a batch."""
 
 
-def _start_of(value: object) -> str:
-    """Which kind of start a value is meant to be."""
+_STARTS = (
+    'a number, { file = "start.npz" }, or '
+    "{ held_out = 500, epochs = 5, learning_rate = 0.1, batch_size = 32 } (with numbers of yours)"
+)
+"""The forms of a start, for messages."""
+
+
+def _start_of(value: object) -> str | None:
+    """Which kind of start a value is meant to be; None: none of them."""
     if isinstance(value, (FileStart, HeldOutStart)):
         return "file" if isinstance(value, FileStart) else "held out"
-    return ("file" if "file" in value else "held out") if isinstance(value, Mapping) else "scale"
+    if isinstance(value, Mapping):
+        return "file" if "file" in value else "held out" if set(HeldOutStart.model_fields) & set(value) else None
+    return "scale" if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 
 Start = Annotated[
@@ -516,6 +525,8 @@ def _explain(error: ValidationError, kind: type[BaseModel]) -> str:
         problem = str(first["ctx"]["error"])
         size = problem.startswith(f"{place[-1]} = ")  # of a number: the message has the key already
         return ".".join(place[:-1]) + f".{problem}" if size else f"{name}: {problem}"
+    if first["type"] == "union_tag_not_found":
+        return str(_validate.reject(name, first["input"], _STARTS))
     if first["type"] == "missing":
         return f"{name} is missing: it has no default"
     allowed = first["msg"].replace("Input should be ", "expected ").replace("expected gr", "expected a number gr")

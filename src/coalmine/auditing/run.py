@@ -173,8 +173,22 @@ def subject_of(setting: Setting, *, given: tuple[str, ...] = ()) -> Subject:
             "noise multiplier": setting.training.noise_multiplier,
             "clipping norm": setting.training.clip,
             "accuracy of guessing": setting.guessing,
+            **_start_details(setting),
         },
     )
+
+
+def _start_details(setting: Setting) -> dict[str, str]:
+    """Where every training started, where it was chosen: a file by its name, and all by their numbers."""
+    start = setting.config.training.initialization
+    if not isinstance(start, (config.FileStart, config.HeldOutStart)):
+        return {}
+    content = _training_identity(setting.training)["initialization"]["sha256"]
+    if isinstance(start, config.FileStart):
+        words = f"the weights in {_validate.shown(Path(start.file).name)} (sha256 of the numbers {content[:12]}…)"
+    else:
+        words = f"weights trained on {_validate.counted(start.held_out, 'held-out row')}"
+    return {"start": words, "sha256 of the start": content}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -221,9 +221,12 @@ def _start(settings: config.AuditConfig, network: Network, aside: data.LoadedDat
     if isinstance(start, config.HeldOutStart):
         assert aside is not None
         rows = _rows_for(network, aside.x_train, aside.y_train)
-        return pretrained(
-            network, rows=rows, epochs=start.epochs, learning_rate=start.learning_rate, batch_size=start.batch_size
-        )
+        try:
+            return pretrained(
+                network, rows=rows, epochs=start.epochs, learning_rate=start.learning_rate, batch_size=start.batch_size
+            )
+        except InvalidInputError as error:  # training has keys of the same names
+            raise InvalidInputError(f"training.initialization.{error}") from None
     return Glorot(scale=start, seed=seed)
 
 

@@ -327,7 +327,8 @@ def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
         line = (
             f"DP-SGD on {subject.name} ({known['rows']:,} rows, {known['parameters']:,} parameters): "
             f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, "
-            f"noise multiplier {known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}."
+            f"noise multiplier {known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}"
+            + (f", started from {known['start']}." if "start" in known else ".")
         )
     if result.accuracy is not None:
         line += f" Mean test accuracy {result.accuracy:.1%}."

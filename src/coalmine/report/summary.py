@@ -133,6 +133,8 @@ def subject(result: AuditResult) -> str:
     return (
         f"DP-SGD on {result.subject.name}: {known['rows']:,} rows, {known['parameters']:,} parameters, "
         f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, noise multiplier "
-        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}; {words.trials(result)}"
+        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}"
+        + (f", started from {known['start']}" if "start" in known else "")
+        + f"; {words.trials(result)}"
         + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")
     )

@@ -333,6 +333,11 @@ def caveats(result: AuditResult) -> list[str]:
     lines = []
     if result.subject.data_note:
         lines.append(f"About the data: {result.subject.data_note}")
+    if "start" in result.subject.details:
+        lines.append(
+            f"Every training started from {result.subject.details['start']}, chosen beforehand. A guarantee "
+            "covers every start; a training that starts from random weights may leak less than is proved here."
+        )
     if result.subject.local:
         lines.append(
             "The noise was scaled to the local sensitivity: in each step, to how far the gradients of the data sets "

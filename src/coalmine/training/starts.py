@@ -10,12 +10,15 @@ from __future__ import annotations
 import functools
 import math
 import os
+import tokenize
 import zipfile
+import zlib
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from torch.nn import functional
 
@@ -26,8 +29,11 @@ from coalmine.training.data import Dataset
 from coalmine.training.networks import Network, check_layers, glorot, module, parameter_count
 from coalmine.training.trainer import one_thread
 
-_ROOM = 2**16
-"""Bytes of a file beside its numbers."""
+_LARGEST = float(np.finfo(np.float32).max)
+"""The largest weight: trainings are in float32 unless asked otherwise."""
+_EXPECTED = "a .npy or .npz file of numbers, as np.save and np.savez write it"
+_BROKEN = (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
+"""What the reader of archives raises where bytes are not what they should be."""
 
 
 def load_weights(path: str | os.PathLike[str], *, network: Network) -> GivenWeights:
@@ -50,44 +56,91 @@ def load_weights(path: str | os.PathLike[str], *, network: Network) -> GivenWeig
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
     """
-    name = f"initial weights {_validate.shown(str(path))}"
     size = parameter_count(network)
     shapes = [shape for layer in network.layers() for shape in layer.shapes()]
+    where = Path(path).absolute()
     try:
-        arrays = _arrays(Path(path), most=16 * size + _ROOM * (len(shapes) + 1))
+        arrays = _arrays(where, most=size)
+    except InvalidInputError as error:
+        raise _refused(path, str(error)) from None
     except OSError as error:
-        raise InvalidInputError(f"{name} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise InvalidInputError(f"{name} cannot be read: {error}; expected a .npy or .npz file of numbers") from None
-    if any(array.dtype.kind not in "fiu" for array in arrays):
-        raise InvalidInputError(f"{name} is not allowed: expected numbers")
+        raise _refused(path, f"it cannot be read: {error.strerror or error} (looked for {where})") from None
     if len(arrays) > 1 and [array.shape for array in arrays] != shapes:
-        raise InvalidInputError(
-            f"{name} has arrays of shapes {[array.shape for array in arrays]}: the network has {shapes}"
-        )
-    total = sum(array.size for array in arrays)
-    if total != size:
-        raise InvalidInputError(f"{name} has {total} numbers: the network has {size}")
+        raise _refused(path, f"its arrays have the shapes {[array.shape for array in arrays]}: expected {shapes}")
     values = np.concatenate([array.astype(np.float64).ravel() for array in arrays])
-    if not np.isfinite(values).all():
-        raise InvalidInputError(f"{name} is not allowed: expected numbers that are finite")
+    if values.size != size:
+        raise _refused(path, f"it has {values.size} numbers: expected {size}, the parameters of the network")
+    wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST))
+    if wrong.size:
+        raise _refused(
+            path,
+            f"{wrong.size} of its {size} numbers cannot be weights, the first at position {wrong[0]} (from 0): "
+            f"{values[wrong[0]]:g}; expected finite numbers, of size up to {_LARGEST:.3g} (float32)",
+        )
     return GivenWeights(values)
 
 
+def _refused(path: str | os.PathLike[str], why: str) -> InvalidInputError:
+    """The error for a file that is no start."""
+    return InvalidInputError(f"training.initialization: file = {_validate.shown(str(path))} is not allowed: {why}")
+
+
 def _arrays(path: Path, *, most: int) -> list[NDArray[np.generic]]:
-    """The arrays of a file, in its order; a file that is no plain file or would need more room is refused."""
-    if not path.is_file():
+    """The arrays of a file, in its order, with at most this many numbers together; sizes are read before numbers."""
+    if not path.exists():
         raise FileNotFoundError(2, "there is no such file")
+    if not path.is_file():
+        raise InvalidInputError(f"it is not a plain file (looked at {path})")
     with path.open("rb") as file:
-        size = path.stat().st_size
-        if zipfile.is_zipfile(file):
+        if not zipfile.is_zipfile(file):
+            return [_array(file, held=path.stat().st_size, most=most)]
+        try:
             with zipfile.ZipFile(file) as archive:
-                size = sum(member.file_size for member in archive.infolist())
-        if size > most:
-            raise ValueError(f"it has {size} bytes, more than the network's parameters need")
-        file.seek(0)
-        found = np.load(file, allow_pickle=False)
-        return [found] if isinstance(found, np.ndarray) else [found[key] for key in found.files]
+                return _members(archive, most=most)
+        except InvalidInputError:
+            raise
+        except _BROKEN as error:
+            raise InvalidInputError(f"it is a broken archive ({error}): expected {_EXPECTED}") from None
+
+
+def _members(archive: zipfile.ZipFile, *, most: int) -> list[NDArray[np.generic]]:
+    """The arrays of an ``.npz``."""
+    found = list[NDArray[np.generic]]()
+    for member in archive.infolist():
+        if not member.filename.endswith(".npy"):
+            raise InvalidInputError(
+                f"its member {_validate.shown(member.filename)} is no array: expected members that end in .npy"
+            )
+        with archive.open(member) as file:
+            found.append(_array(file, held=member.file_size, most=most - sum(array.size for array in found)))
+    if not found:
+        raise InvalidInputError(f"it is an archive without arrays: expected {_EXPECTED}")
+    return found
+
+
+def _array(file: IO[bytes], *, held: int, most: int) -> NDArray[np.generic]:
+    """One array in the format of numpy: its header first, which may not claim more than there is or may be."""
+    file.seek(0)
+    try:
+        read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}[npy.read_magic(file)]
+        shape, _, dtype = read(file)
+    except (ValueError, KeyError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
+        raise InvalidInputError(f"it is not in the format of numpy: expected {_EXPECTED}") from None
+    if dtype.kind not in "fiu":
+        pickled = " (pickled, and nothing is unpickled)" if dtype.hasobject else ""
+        raise InvalidInputError(f"it holds values of dtype {dtype}{pickled}: expected floating-point or whole numbers")
+    count = math.prod(shape)
+    if min(shape, default=1) < 0 or count > most:
+        raise InvalidInputError(
+            f"it claims an array of shape {shape}: expected {most} numbers or fewer, what is left of the network's "
+            "parameters"
+        )
+    if file.tell() + count * dtype.itemsize != held:
+        raise InvalidInputError(
+            f"its header claims {count * dtype.itemsize} bytes of numbers: the file has {held - file.tell()}"
+        )
+    file.seek(0)
+    return np.asarray(npy.read_array(file, allow_pickle=False))
 
 
 def pretrained(

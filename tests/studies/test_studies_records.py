@@ -47,6 +47,7 @@ def test_a_replaced_row_proves_more_than_an_added_one_is_promised():
     assert found.columns["add/remove ε"] == pytest.approx(4.0, abs=0.01)
     assert 1.4 * 4.0 < found.ours < found.guarantee
     assert found.verdict == "no published value"
+    assert (found.delta, found.confidence, found.played) == (1e-5, 0.99, {"draws": 1000})
 
 
 def test_a_canary_each_step_bounds_the_noise_of_a_step():
@@ -55,6 +56,7 @@ def test_a_canary_each_step_bounds_the_noise_of_a_step():
     assert found.columns["ε"] == pytest.approx(15.6, abs=0.1)
     assert 0.6 < found.ours < 1.0
     assert found.columns["too high"] == 0.0
+    assert (found.delta, found.confidence, found.played) == (1e-5, 0.95, {"audits": 3, "draws": 2500})
 
 
 def test_the_black_box_cells_sum_gradients_as_the_paper_does():

@@ -68,3 +68,13 @@ def test_the_black_box_cells_sum_gradients_as_the_paper_does():
         assert made.training.learning_rate == pytest.approx(rates[cell.name.partition(",")[0]] * made.data.rows)
         assert (made.training.sampling, made.training.clip) == ("full", 1.0)
         assert made.audit.trials == 2000
+
+
+@pytest.mark.parametrize("name", ["cebere-2025/housing", "nasr-2021/figure-8"])
+def test_a_note_gives_a_number_of_trials_only_with_its_scale(name):
+    """Both have other numbers at the quick scale, where the same notes are printed."""
+    study = find(name)
+    paper, quick = (study.scale(scale).audit(study.cells[0]).audit.trials for scale in ("paper", "quick"))
+    assert paper != quick
+    assert not any("(here " in note or str(paper) in note for note in study.notes)
+    assert all("paper scale" in note for note in study.notes if "trials in each world" in note)

@@ -59,6 +59,38 @@ def test_show(name, capsys):
     assert all(one["cell"] in done.out for one in cells)
 
 
+def test_show_says_what_the_quick_scale_runs(capsys):
+    text = " ".join(run(capsys, "study show cebere-2025/housing").out.split())
+    assert "quick, the default, runs 2 of 10 cells (full,epsilon=4; sampled,epsilon=4)" in text
+    cells = run(capsys, "study show cebere-2025/housing --json").json["cells"]
+    assert [one["cell"] for one in cells if one["quick"]] == ["full,epsilon=4", "sampled,epsilon=4"]
+    assert "runs every cell" in " ".join(run(capsys, "study show pradhan-2026/s1").out.split())
+
+
+@pytest.mark.parametrize(
+    ("study", "cell", "words", "played"),
+    [
+        ("pradhan-2026/s1", "q=1,epsilon=4", "1,000 draws in each world, confidence 99 %.", {"draws": 1000}),
+        (
+            "nasr-2023/canary-each-step",
+            "draws=1,sigma=1.6",
+            "3 audits of 2,500 draws in each world, confidence 95 %.",
+            {"audits": 3, "draws": 2500},
+        ),
+        ("bernau-2021/table-3", None, "theory alone, nothing is played.", {}),
+    ],
+)
+def test_run_says_how_much_evidence_there_is(study, cell, words, played, capsys):
+    cell = cell or find(study).cells[0].name
+    line = f"study run {study} --cell {cell}"
+    text = " ".join(run(capsys, line).out.split())
+    assert f"Scale quick{', each cell' if played else ''}: {words}" in text
+    found = run(capsys, f"{line} --json").json
+    assert found["scale"] == "quick"
+    assert found["results"][0]["played"] == played
+    assert 0.0 < found["results"][0]["delta"] < 1.0
+
+
 def test_run_prints_ours_beside_the_published_value(small, capsys):
     done = run(capsys, "study run jagielski-2020/table-2 --workers 1")
     assert (done.code, done.err) == (0, "")
@@ -72,6 +104,8 @@ def test_run_prints_ours_beside_the_published_value(small, capsys):
     assert again[0]["verdict"] == "matches"
     assert set(again[0]["details"]["by_copies"]) == {"1", "2"}
     assert again[0]["trials"] == 64
+    assert (again[0]["played"], again[0]["confidence"]) == ({"trials": 64}, 0.99)
+    assert "Scale quick, each cell: 64 trials (both worlds together), confidence 99 %." in text
 
 
 def test_run_a_cell_alone_and_train_only(small, capsys):

@@ -101,6 +101,15 @@ def test_meaning_separates_what_is_promised_from_what_was_shown():
     assert "surer than 50%" in nothing
 
 
+def test_a_limit_that_is_no_limit_is_said_in_plain_words():
+    weak = sample.result(sample.adversary(mu=0.0), noise=0.1)
+    assert weak.guarantee.epsilon > 7.0
+    text = " ".join(words.meaning(weak))
+    assert "hardly limits it" in text
+    assert "may be more than 99.9% sure." in text
+    assert "at most more than" not in text
+
+
 def test_certainty_is_never_claimed_by_rounding():
     assert words.share(words.up(99.99, 1)) == "more than 99.9%"
 

@@ -62,7 +62,10 @@ def test_figure_1_is_not_monotone(bench):
 def test_figure_3_reaches_the_heuristic(bench):
     """20,000 scores at 95 %, seed fixed; the bound is what more trials make close."""
     found = run("figure-3", "q=0.1,T=1000", bench, trials=20_000)
-    assert 0.9 < found.columns["share"] < 1.02
+    assert 0.9 < found.columns["of heuristic"] < 1.02
+    assert found.columns["share of ε"] == pytest.approx(found.ours / found.guarantee)
+    assert found.columns["share of ε"] < found.columns["of heuristic"]
+    assert (found.delta, found.confidence, found.played) == (1e-5, 0.95, {"trials": 20_000})
     assert found.columns["guarantee"] == pytest.approx(8.0, abs=1e-3)
     assert found.columns["accuracy"] is None
     assert found.verdict == "no published value"

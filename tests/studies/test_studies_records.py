@@ -47,6 +47,7 @@ def test_a_replaced_row_proves_more_than_an_added_one_is_promised():
     assert found.columns["add/remove ε"] == pytest.approx(4.0, abs=0.01)
     assert 1.4 * 4.0 < found.ours < found.guarantee
     assert found.verdict == "no published value"
+    assert (found.delta, found.confidence, found.played) == (1e-5, 0.99, {"draws": 1000})
 
 
 def test_a_canary_each_step_bounds_the_noise_of_a_step():
@@ -55,6 +56,7 @@ def test_a_canary_each_step_bounds_the_noise_of_a_step():
     assert found.columns["ε"] == pytest.approx(15.6, abs=0.1)
     assert 0.6 < found.ours < 1.0
     assert found.columns["too high"] == 0.0
+    assert (found.delta, found.confidence, found.played) == (1e-5, 0.95, {"audits": 3, "draws": 2500})
 
 
 def test_the_black_box_cells_sum_gradients_as_the_paper_does():
@@ -66,3 +68,13 @@ def test_the_black_box_cells_sum_gradients_as_the_paper_does():
         assert made.training.learning_rate == pytest.approx(rates[cell.name.partition(",")[0]] * made.data.rows)
         assert (made.training.sampling, made.training.clip) == ("full", 1.0)
         assert made.audit.trials == 2000
+
+
+@pytest.mark.parametrize("name", ["cebere-2025/housing", "nasr-2021/figure-8"])
+def test_a_note_gives_a_number_of_trials_only_with_its_scale(name):
+    """Both have other numbers at the quick scale, where the same notes are printed."""
+    study = find(name)
+    paper, quick = (study.scale(scale).audit(study.cells[0]).audit.trials for scale in ("paper", "quick"))
+    assert paper != quick
+    assert not any("(here " in note or str(paper) in note for note in study.notes)
+    assert all("paper scale" in note for note in study.notes if "trials in each world" in note)

@@ -71,13 +71,15 @@ def show(name: Name, json: Json = False) -> None:
     from coalmine.studies import find
 
     found = find(name)
-    cells = [{"cell": cell.name, "published": cell.published} for cell in found.cells]
+    quick = [cell.name for cell in found.chosen("quick")]
+    cells = [{"cell": cell.name, "published": cell.published, "quick": cell.name in quick} for cell in found.cells]
     if json:
         print_json({"study": found.name, "cells": cells})
         return
     rows = [[str(one["cell"]), "-" if one["published"] is None else f"{one['published']:g}"] for one in cells]
     print_table(found.title, ["cell", "published"], rows)
-    print_lines([found.citation, *found.notes])
+    which = "every cell" if len(quick) == len(cells) else f"{len(quick)} of {len(cells)} cells ({'; '.join(quick)})"
+    print_lines([f"--scale quick, the default, runs {which}; --scale paper all.", found.citation, *found.notes])
 
 
 @study.command(short_help="Play what is missing; our values beside the published.")
@@ -149,9 +151,9 @@ def run(
         print_lines([f"Trained {len(cells)} cells of {found.name} into {store}."])
         return 0
     if json:
-        print_json({"study": name, "results": [result.to_dict() for result in results]})
+        print_json({"study": name, "scale": scale, "results": [result.to_dict() for result in results]})
     else:
-        show_results(found, results, explained=find_measure(found.measure).columns)
+        show_results(found, results, scale=scale, explained=find_measure(found.measure).columns)
     if target is not None:
         write_figure(found, results, target)
     return 1 if any(result.verdict == "INVALID" for result in results) else 0
@@ -176,7 +178,7 @@ def write_figure(found: Study, results: Sequence[CellResult], path: Path) -> Non
     path.write_bytes(render.as_bytes(draw(found, results), path.suffix.removeprefix(".")))
 
 
-def show_results(found: Study, results: Sequence[CellResult], *, explained: Mapping[str, str]) -> None:
+def show_results(found: Study, results: Sequence[CellResult], *, scale: str, explained: Mapping[str, str]) -> None:
     """Our values beside the paper's, then the further columns of the measure, then what they mean."""
     first = ["cell", "published", "ours", "verdict"]
     print_table(
@@ -194,9 +196,39 @@ def show_results(found: Study, results: Sequence[CellResult], *, explained: Mapp
             [[one.cell, *(_number(one.row().get(name)) for name in columns)] for one in results],
         )
     seconds, trials = sum(one.seconds for one in results), sum(one.trials for one in results)
-    speed = f"{trials / seconds:,.0f} trials a second of it" if seconds > 0.0 else "all of it stored before"
-    spent = [f"{trials} trials, {seconds:.0f} seconds of work (all cores together), {speed}."] if trials else []
-    print_lines([*(f"{name}: {words}." for name, words in explained.items()), *spent, found.citation, *found.notes])
+    spent = []
+    if trials and seconds > 0.0:  # what is simulated has no time of its own
+        speed = f"{trials / seconds:,.0f} trials a second of it"
+        spent = [f"{trials:,} trials in all, {seconds:.0f} seconds of work (all cores together), {speed}."]
+    legend = [f"{name}: {words}." for name, words in explained.items()]
+    print_lines([how_much(results, scale=scale), *legend, *spent, found.citation, *found.notes])
+
+
+_PLAYED = {
+    "audits": "audits",
+    "draws": "draws in each world",
+    "canaries": "canaries",
+    "trials": "trials (both worlds together)",
+}
+"""What can be played, in words and in the order in which they are said."""
+
+
+def how_much(results: Sequence[CellResult], *, scale: str) -> str:
+    """How much evidence stands behind the values of a study: "Scale quick, each cell: 1,000 draws in each world, …"."""
+
+    def said(values: Iterable[float | None], *, form: str) -> str | None:
+        known = sorted({value for value in values if value is not None})
+        return " to ".join(format(value, form) for value in dict.fromkeys((known[0], known[-1]))) if known else None
+
+    counts = [
+        f"{count} {words}"
+        for key, words in _PLAYED.items()
+        if (count := said((one.played.get(key) for one in results), form=",")) is not None
+    ]
+    parts = [" of ".join(counts) if counts else "theory alone, nothing is played"]
+    if (sure := said((one.confidence and 100.0 * one.confidence for one in results), form="g")) is not None:
+        parts.append(f"confidence {sure} %")
+    return f"Scale {scale}{', each cell' if counts else ''}: {', '.join(parts)}."
 
 
 def _number(value: object) -> str:

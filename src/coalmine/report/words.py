@@ -78,7 +78,22 @@ def share(text: str) -> str:
     >>> share("100.0"), share("98.2")
     ('more than 99.9%', '98.2%')
     """
-    return "more than 99.9%" if text == "100.0" else f"{text}%"
+    return _NEAR_ALL if text == "100.0" else f"{text}%"
+
+
+_NEAR_ALL = "more than 99.9%"
+
+
+def limit(text: str, *, within: str, beyond: str) -> str:
+    """A sentence about a limit in per cent: ``within`` it, or ``beyond`` what can be told from no limit at all.
+
+    >>> limit("98.2", within="is at most {} sure", beyond="may be {} sure")
+    'is at most 98.2% sure'
+    >>> limit("100.0", within="is at most {} sure", beyond="may be {} sure")
+    'may be more than 99.9% sure'
+    """
+    shown = share(text)
+    return (beyond if shown == _NEAR_ALL else within).format(shown)
 
 
 def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
@@ -417,17 +432,24 @@ def meaning(result: AuditResult) -> list[str]:
         "undecided: 50\u00a0:\u00a050."
     ]
     if result.promised < math.inf:
-        sure = share(up(100 * belief["guarantee"], 1))
         promised = "claimed" if result.subject.own else "promised"
+        after = "after seeing the training's results, that someone"
         lines.append(
-            f"What is {promised}: after seeing the training's results, that someone is at most {sure} sure, "
-            f"{_exception(result)}."
+            limit(
+                up(100 * belief["guarantee"], 1),
+                within=f"What is {promised}: {after} is at most {{}} sure, {_exception(result)}.",
+                beyond=f"What is {promised} hardly limits it: {after} may be {{}} sure.",
+            )
         )
         if "guarantee" in advantage:
-            right = share(up(50 + 50 * advantage["guarantee"], 1))
+            right = limit(
+                up(50 + 50 * advantage["guarantee"], 1),
+                within="are right in at most {}",
+                beyond="may be right in {}",
+            )
             lines.append(
-                f"Guessing again and again, they are right in at most {right} of cases; random guessing is right in "
-                f"50% (an advantage of at most {up(100 * advantage['guarantee'], 1)} percentage points)."
+                f"Guessing again and again, they {right} of cases; random guessing is right in 50% "
+                f"(an advantage of at most {up(100 * advantage['guarantee'], 1)} percentage points)."
             )
     else:
         lines.append(
@@ -474,13 +496,15 @@ def certainty(one: AdversaryResult) -> list[str]:
         return []
     right = special.expit(right_log_odds(odds))
     count, instead = right.size, "with another row in the place of" if one.relation is Relation.REPLACE else "without"
+    most = limit(
+        up(100 * float(np.quantile(right, 0.9)), 1), within="in nine of ten at most {}", beyond="in one of ten {}"
+    )
     lines = [
         f"This was played {count:,} times, half of them {instead} the person's row. "
         "Each time someone who knew all other rows and saw every step worked out how sure to be of "
         "the truth: 50% is knowing nothing, 100% certainty.",
         f"In the middle of all trainings they ended {share(near(100 * float(np.median(right)), 1))} sure of the truth; "
-        f"in nine of ten at most {share(up(100 * float(np.quantile(right, 0.9)), 1))}; in the worst of all "
-        f"{share(near(100 * float(right.max()), 1))}.",
+        f"{most}; in the worst of all {share(near(100 * float(right.max()), 1))}.",
     ]
     if found.bound < 1.0:
         passed = found.exceeded

@@ -31,7 +31,11 @@ VERDICTS = ("matches", "tighter", "falls short", "differs", "INVALID", "no publi
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """One cell measured: our value, the paper's, and the further values of the measure."""
+    """One cell measured: our value, the paper's, and the further values of the measure.
+
+    ``delta`` and ``confidence`` are those of the bounds that are held against the guarantee, ``played`` counts the
+    evidence (:class:`~coalmine.studies.measures.Measured`).
+    """
 
     study: str
     cell: str
@@ -44,6 +48,9 @@ class CellResult:
     trials: int
     seconds: float
     details: Mapping[str, Any]
+    delta: float | None = None
+    confidence: float | None = None
+    played: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     def row(self) -> dict[str, Any]:
         """All of it on one level, for tables and charts."""
@@ -172,6 +179,9 @@ def _compared(study: Study, cell: Cell, scale: Scale, found: Measured) -> CellRe
         trials=found.trials,
         seconds=found.seconds,
         details=found.details,
+        delta=found.delta,
+        confidence=found.confidence,
+        played=found.played or ({"trials": found.trials} if found.trials else {}),
     )
 
 

@@ -41,13 +41,18 @@ class Measured:
     """What a measure found. ``ours`` stands beside the published value; ``columns`` are further values, in order.
 
     ``proved`` is the largest lower bound at the ``guarantee``'s δ and relation: a bound above the guarantee makes the
-    cell INVALID. ``details`` go to JSON alone.
+    cell INVALID. ``delta`` and ``confidence`` are those of ``proved``; ``played`` says how much evidence there was, as
+    counts of ``trials`` (both worlds together), ``draws`` (in each world), ``canaries`` or ``audits``; theory alone has
+    none. ``details`` go to JSON alone.
     """
 
     ours: float
     columns: Mapping[str, float | str | None] = dataclasses.field(default_factory=dict)
     proved: float | None = None
     guarantee: float | None = None
+    delta: float | None = None
+    confidence: float | None = None
+    played: Mapping[str, int] = dataclasses.field(default_factory=dict)
     trials: int = 0
     seconds: float = 0.0
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)

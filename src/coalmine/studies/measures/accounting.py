@@ -32,6 +32,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             "GDP / PLD": gaussian / exact,
             "RDP / PLD": renyi / exact,
         },
+        delta=delta,
         seconds=time.perf_counter() - began,
     )
 

@@ -123,6 +123,8 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             scores, delta=delta, confidence=settings.audit.confidence, copies=1, relation=relation
         ).epsilon,
         guarantee=standard.epsilon(pair, delta=delta).epsilon,
+        delta=delta,
+        confidence=settings.audit.confidence,
         trials=len(trials),
         seconds=trials.elapsed,
         details={"columns": columns, "notes": list(played.attack.notes)},

@@ -51,6 +51,8 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(best["proved"], best["if Gaussian"]),
         guarantee=guarantee,
+        delta=wanted[0].audit.delta,
+        confidence=wanted[0].audit.confidence,
         trials=sum(len(one.trials) for one in played),
         seconds=sum(one.trials.elapsed for one in played),
         details={"by_copies": by_copies},

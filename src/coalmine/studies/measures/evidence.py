@@ -66,6 +66,8 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         columns={**best, "heuristic": heuristic, "guarantee": guarantee, "accuracy": accuracy},
         proved=proved,
         guarantee=guarantee if guarantee < math.inf else None,
+        delta=wanted[0].audit.delta,
+        confidence=wanted[0].audit.confidence,
         trials=trials,
         seconds=seconds,
     )
@@ -87,12 +89,12 @@ MEASURE = Measure(
     measure=measure,
     audits=audits,
     columns={
-        "proved": "no assumption on the mechanism",
+        "proved": "lower bound by the attack, no assumption on the mechanism",
         "if Gaussian": "assumes a Gaussian trade-off curve",
         "if DP-SGD": "assumes DP-SGD with this sampling rate and number of steps; its noise is estimated",
         "if last iterate": "the same, for one who sees the last iterate alone and linear losses",
         "heuristic": "the prediction for the last iterate; no guarantee",
-        "guarantee": "what is proved of the mechanism: no bound may exceed it",
+        "guarantee": "upper bound on ε by the accountant: no lower bound may exceed it",
         "accuracy": "mean share of right answers on test rows without a canary",
     },
 )

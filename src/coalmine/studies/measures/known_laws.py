@@ -84,6 +84,10 @@ def replaced(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(ours, steps, free),
         guarantee=guarantee,
+        delta=delta,
+        confidence=confidence,
+        played={"draws": trials},
+        trials=2 * trials,
     )
 
 
@@ -117,6 +121,10 @@ def every_step(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured
             "ε": guarantee,
             "scores": float(2 * seen),
         },
+        delta=delta,
+        confidence=confidence,
+        played={"audits": audits, "draws": seen},
+        trials=2 * seen * audits,
     )
 
 

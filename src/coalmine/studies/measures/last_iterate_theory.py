@@ -53,6 +53,7 @@ def baselines(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             "one step": first,
             "4.1 refutes": "yes" if first > heuristic + 1e-6 else "no",
         },
+        delta=delta,
     )
 
 
@@ -72,6 +73,7 @@ def ratio(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             "method": example.method,
             "exceeded": "yes" if example.refutes_worst else "no",
         },
+        delta=delta,
     )
 
 

@@ -66,7 +66,16 @@ def ideal(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     columns["guesses"] = float(sum(pair))
     ours = columns["if DP-SGD"]
     assert isinstance(ours, float)
-    return Measured(ours=ours, columns=columns, proved=ours, guarantee=epsilon, trials=m)
+    return Measured(
+        ours=ours,
+        columns=columns,
+        proved=ours,
+        guarantee=epsilon,
+        delta=delta,
+        confidence=confidence,
+        played={"canaries": m},
+        trials=m,
+    )
 
 
 def coordinates(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
@@ -106,6 +115,9 @@ def coordinates(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measure
         columns={**means, "ε": epsilon},
         proved=max(means.values()),
         guarantee=epsilon,
+        delta=delta,
+        confidence=confidence,
+        played={"audits": audits, "canaries": places * share},
         trials=places * share * audits,
     )
 
@@ -149,6 +161,8 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(best.values()),
         guarantee=guarantee,
+        delta=settings.audit.delta,
+        confidence=settings.audit.confidence,
         trials=len(played.trials),
         seconds=played.trials.elapsed,
     )
@@ -186,9 +200,9 @@ MEASURE = Measure(
     audits=audits,
     columns={
         "if DP-SGD": _BOUNDS["if DP-SGD"],
-        "proved": "no assumption on the mechanism",
+        "proved": "lower bound by the attack, no assumption on the mechanism",
         "share": "of the guarantee, by the first of these",
-        "guarantee": "what is proved of the mechanism: no bound may exceed it",
+        "guarantee": "upper bound on ε by the accountant: no lower bound may exceed it",
         "accuracy with": "share of right answers on test rows with the canaries",
         "accuracy without": "the same without them: same start, batches and noise",
     },

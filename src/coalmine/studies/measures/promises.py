@@ -20,7 +20,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     }
     ours = columns[_validate.choice("ours", study.options.get("ours", "ρα"), columns)]
     assert isinstance(ours, float)
-    return Measured(ours=ours, columns=columns)
+    return Measured(ours=ours, columns=columns, delta=delta)
 
 
 MEASURE = Measure(

@@ -169,6 +169,10 @@ def test_group_curve_of_gaussians_is_the_gaussian_of_k_mu():
     alpha = np.geomspace(1e-6, 0.9, 50)
     found = GroupCurve(GaussianCurve(mu=0.4), 3)(alpha)
     assert found == pytest.approx(GaussianCurve(mu=1.2)(alpha), abs=1e-9)
+    step_by_step = alpha
+    for _ in range(40):
+        step_by_step = 1.0 - GaussianCurve(mu=0.05)(step_by_step)
+    assert GroupCurve(GaussianCurve(mu=0.05), 40)(alpha) == pytest.approx(1.0 - step_by_step, abs=1e-9)
     family = DpSgdNoise(mechanism=dpsgd(1.0, 1), delta=1e-5, copies=3)
     single = DpSgdNoise(mechanism=dpsgd(1.0, 1), delta=1e-5)
     a, b = np.array([0.01]), np.array([0.3])

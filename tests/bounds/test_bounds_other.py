@@ -8,6 +8,7 @@ import pytest
 from scipy import integrate, stats
 
 from coalmine import bounds
+from coalmine.accounting import standard
 from coalmine.bounds.anytime import _log_betainc, _log_bets, anytime_limit
 from coalmine.bounds.bayesian import posterior_mass
 from coalmine.bounds.dpsgd import DpSgdNoise, GroupCurve
@@ -179,6 +180,22 @@ def test_group_curve_of_gaussians_is_the_gaussian_of_k_mu():
     assert family.sigma(family.most_refuted(a, b)) == pytest.approx(
         3 * single.sigma(single.most_refuted(a, b)), rel=0.01
     )
+
+
+@pytest.mark.parametrize("added", [False, True])
+@pytest.mark.parametrize(("sigma", "copies"), [(8.0, 17), (30.0, 40), (50.0, 100), (400.0, 1000), (4000.0, 10_000)])
+def test_the_curve_of_many_copies_is_never_too_high_and_close(sigma, copies, added):
+    """Against the same curve taken one copy after the other, between the points at which it has tangents."""
+    mechanism = DpSgd(sample_rate=0.1, noise_multiplier=sigma, steps=100)
+    single = standard.trade_off(mechanism, added=added)
+    alpha = np.concatenate([[0.0], np.geomspace(1e-9, 0.5, 701), 1.0 - np.geomspace(1e-9, 0.5, 701), [1.0]])
+    power = alpha
+    for _ in range(copies):
+        power = 1.0 - single(power)
+    found = GroupCurve(single, copies)(alpha)
+    assert np.all(found <= 1.0 - power)
+    assert np.all(found >= (1.0 - power) * (1.0 - 1e-3) - 1e-11 * copies)
+    assert 0.0 < found.max() <= 1.0
 
 
 def test_dpsgd_refuses_shuffling_and_nonsense():

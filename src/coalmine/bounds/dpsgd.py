@@ -26,7 +26,7 @@ from coalmine.bounds.families import Gdp
 from coalmine.bounds.method import Method
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Relation, Sampling
-from coalmine.theory.curves import GaussianCurve, TradeOff
+from coalmine.theory.curves import GaussianCurve, Lines, TradeOff, tangents
 
 Array = NDArray[np.float64]
 
@@ -38,7 +38,7 @@ _OCTAVE = 512
 MOST_COPIES = 10_000
 """A curve of k rows is k curves one after the other."""
 _STEP_BY_STEP = 16
-"""Of so few copies a Gaussian curve is taken one after the other, too: stored bounds keep their last digits."""
+"""So few copies are taken one after the other: stored bounds keep their last digits."""
 _LARGEST_SIGMA = 2.0**12
 _SMALLEST_SIGMA = 2.0**-6
 
@@ -52,14 +52,23 @@ class GroupCurve:
 
     def __call__(self, alpha: object, /) -> Array:
         """The smallest false-negative rate at false-positive rate ``alpha``."""
-        if isinstance(self.single, GaussianCurve) and self.copies > _STEP_BY_STEP:
-            return GaussianCurve(mu=self.copies * self.single.mu)(np.asarray(alpha, dtype=np.float64))
         power = np.asarray(alpha, dtype=np.float64)
+        if self._at_once is not None:
+            return self._at_once(power)
         for _ in range(self.copies):
             power = 1.0 - self.single(power)
             if power.size and power.min() >= 1.0:  # it stays there: f(1) = 0
                 break
         return np.asarray(1.0 - power)
+
+    @functools.cached_property
+    def _at_once(self) -> TradeOff | None:
+        """The curve of many copies, never too high, without going through all of them each time."""
+        if self.copies <= _STEP_BY_STEP:
+            return None
+        if isinstance(self.single, GaussianCurve):
+            return GaussianCurve(mu=self.copies * self.single.mu)
+        return tangents(self.single, copies=self.copies) if isinstance(self.single, Lines) else None
 
 
 @functools.lru_cache(maxsize=2048)

@@ -19,6 +19,9 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 
 _SQRT_HALF_PI = math.sqrt(math.pi / 2.0)
+_TANGENTS = 1500
+"""At small α, and as many at α near 1."""
+_ROUNDING = 4e-12
 
 
 def _mills(x: NDArray[np.float64] | float) -> NDArray[np.float64]:
@@ -175,8 +178,34 @@ class GaussianCurve:
         return np.asarray(special.ndtr(-special.ndtri(np.asarray(alpha, dtype=np.float64)) - self.mu))
 
 
+class Lines:
+    """f(α) = max over i of {0, height_i + slope_i·α}, for slopes of at most 0.
+
+    >>> lines = Lines([-2.0, -0.5], [0.8, 0.4])
+    >>> lines([0.1, 0.5]).round(6).tolist(), lines.slopes([0.1, 0.5]).tolist()
+    ([0.6, 0.15], [-2.0, -0.5])
+    """
+
+    def __init__(self, slopes: ArrayLike, heights: ArrayLike) -> None:
+        object.__setattr__(
+            self, "_envelope", _upper_envelope(np.append(slopes, 0.0), np.append(heights, 0.0))
+        )  # subclasses are frozen
+
+    def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
+        """The smallest false-negative rate at false-positive rate ``alpha``."""
+        a = np.asarray(alpha, dtype=np.float64)
+        breaks, slopes, heights = self._envelope  # type: ignore[attr-defined]
+        line = np.searchsorted(breaks, a)
+        return np.asarray(np.maximum(0.0, heights[line] + slopes[line] * a))
+
+    def slopes(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
+        """The slope of the line that is highest at ``alpha``."""
+        breaks, slopes, _ = self._envelope  # type: ignore[attr-defined]
+        return np.asarray(slopes[np.searchsorted(breaks, np.asarray(alpha, dtype=np.float64))])
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class ProfileCurve:
+class ProfileCurve(Lines):
     """f(α) = max over i of {0, 1 − δ_i − e^{ε_i}·α, e^{−ε_i}·(1 − δ_i − α)}: what the points (ε_i, δ_i) say together.
 
     The curve is never above the trade-off curve of a mechanism that satisfies every (ε_i, δ_i), whatever the grid:
@@ -217,16 +246,32 @@ class ProfileCurve:
         object.__setattr__(self, "reverse", r)
         usable = e <= 700.0  # e^ε is a floating-point number; leaving points out only lowers the curve
         e, d, r = e[usable], d[usable], r[usable]
-        slopes = np.concatenate([[0.0], -np.exp(e), -np.exp(-e)])
-        heights = np.concatenate([[0.0], 1.0 - d, np.exp(-e) * (1.0 - r)])
-        object.__setattr__(self, "_envelope", _upper_envelope(slopes, heights))
+        slopes, heights = np.concatenate([-np.exp(e), -np.exp(-e)]), np.concatenate([1.0 - d, np.exp(-e) * (1.0 - r)])
+        super().__init__(slopes, heights)
 
-    def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
-        """The smallest false-negative rate at false-positive rate ``alpha``."""
-        a = np.asarray(alpha, dtype=np.float64)
-        breaks, slopes, heights = self._envelope  # type: ignore[attr-defined]
-        line = np.searchsorted(breaks, a)
-        return np.asarray(np.maximum(0.0, heights[line] + slopes[line] * a))
+
+def tangents(single: Lines, *, copies: int) -> Lines:
+    """Tangents to f_k = 1 − (1 − f)∘…∘(1 − f), k times, at some α: never above f_k, which is convex.
+
+    1 − f is concave and rises, so the product of its slopes along the way is a slope of the whole.
+
+    >>> one = ProfileCurve([0.0, 1.0], [0.1, 0.01])
+    >>> twice = 1.0 - (1.0 - one(1.0 - one(0.05)))
+    >>> round(float(twice), 4), round(float(tangents(one, copies=2)(0.05)), 4)
+    (0.7541, 0.7541)
+    """
+    tail = np.geomspace(1e-15, 0.5, _TANGENTS)
+    start = np.concatenate([[0.0], tail, 1.0 - tail])
+    power, slopes = start, np.ones_like(start)
+    for _ in range(copies):
+        slopes = slopes * -single.slopes(power)
+        power = 1.0 - single(power)
+        if power.min() >= 1.0:  # it stays there: f(1) = 0
+            break
+    # 1 − f is rounded at 1e-16, which steep slopes make larger: by 2e-11 at 17 copies, 7e-10 at 10,000.
+    heights = 1.0 - power + slopes * start - _ROUNDING * copies
+    good = np.isfinite(heights)
+    return Lines(-slopes[good], heights[good])
 
 
 def _upper_envelope(

@@ -337,9 +337,13 @@ def test_two_forms_of_one_network_agree():
             np.testing.assert_allclose(a.gradient, b.gradient, rtol=0, atol=1e-12)
 
 
-def test_a_data_set_may_hold_whole_numbers_as_features(whole):
-    network = whole.networks[whole.main]
-    x = np.arange(23 * 13).reshape(23, 13) % 3
+@pytest.mark.parametrize("which", ["main", "nasr"])
+def test_a_data_set_may_hold_whole_numbers_as_features(whole, which):
+    name = whole.main if which == "main" else which
+    if name not in whole.networks:
+        pytest.skip("this engine trains no convolution network")
+    network = whole.networks[name]
+    x = (np.arange(23 * np.prod(network.input_shape)) % 3).reshape(23, *network.input_shape)
 
     def final(values):
         base = Dataset(values, np.arange(23) % 3)

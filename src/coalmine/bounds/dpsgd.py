@@ -36,7 +36,7 @@ _RUNGS = (0.05, 12.0, 25)
 """The curves by which thresholds are weighed: 25, near Gaussians of μ = 0.05 to 12."""
 _OCTAVE = 512
 MOST_COPIES = 10_000
-"""A curve of k rows is k curves one after the other."""
+"""Rows that the worlds may differ in."""
 _STEP_BY_STEP = 16
 """So few copies are taken one after the other: stored bounds keep their last digits."""
 _LARGEST_SIGMA = 2.0**12

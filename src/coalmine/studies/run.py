@@ -88,8 +88,8 @@ def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) 
     if not apart or not measures.find(study.measure).audits(study, cells[0], size):
         return [run_cell(study, cell=cell, scale=size, bench=bench) for cell in cells]
     # Engines with processes of their own see to all their devices by themselves.
-    alone = bench.how.engine == "local" and len(bench.how.devices) == 1
-    trainers = at_once(bench.how.devices[0]) if alone else 1
+    in_threads = bench.how.engine == "local" and len(bench.how.devices) == 1
+    trainers = at_once(bench.how.devices[0]) if in_threads else 1
     turns = _Turns(bench.watcher)
     with (
         loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool,

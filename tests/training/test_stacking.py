@@ -3,13 +3,16 @@
 Stacks and orders are tried with every engine in test_engines.py.
 """
 
+from typing import ClassVar
+
 import numpy as np
 import pytest
 import torch
 from engines import CLOSED, data_for
 from recorders import Everything, Final
+from torch import nn
 
-from coalmine.training import Adam, Neighbours, Sgd, TrainingConfig, train
+from coalmine.training import Adam, FromModule, Neighbours, Sgd, TrainingConfig, losses, train
 
 TRIALS = np.arange(16)
 
@@ -84,3 +87,20 @@ def test_out_of_memory_halves_the_stack_and_goes_on(monkeypatch):
     assert result.stack == 4
     assert [note.split(":")[0] for note in result.notes] == ["out of memory"] * 2
     assert_same(plain, seen)
+
+
+def test_a_module_is_asked_with_parameters_that_begin_alike():
+    """Where a model's numbers lie in a stack may choose a library's kernel, and with it the last bits."""
+
+    class Places(nn.Linear):
+        found: ClassVar[list[int]] = []
+
+        def forward(self, x):
+            self.found.append(self.weight.data_ptr() % 64)
+            return super().forward(x)
+
+    network = FromModule(Places(4, 3), input_shape=(4,), classes=3)  # 15 numbers: lines of a stack begin everywhere
+    Places.found.clear()
+    losses(network, torch.zeros(5, 15), x=np.ones((2, 4)), y=[0, 1])
+    assert len(Places.found) == 5
+    assert len(set(Places.found)) == 1

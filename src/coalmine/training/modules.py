@@ -190,7 +190,8 @@ class PerExample:
     def logits(self, parameters: Tensor, x: Tensor, counts: Counts) -> Tensor:
         """Outputs of every model, ``[S, W, classes]``."""
         models = zip(parameters.unbind(0), x.unbind(0), strict=True)
-        return torch.stack([self._body(self._body.named(vector), inputs) for vector, inputs in models])
+        # Libraries choose a kernel, and with it the order of sums, by where numbers lie: a copy always begins alike.
+        return torch.stack([self._body(self._body.named(vector.clone()), inputs) for vector, inputs in models])
 
     def clipped_sums(self, views: Views, out: Views, batch: Batch, *, clip: float, accumulate: bool) -> None:
         """As :meth:`coalmine.training.clipping.ClosedForm.clipped_sums`, from the gradients themselves."""

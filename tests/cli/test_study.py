@@ -167,3 +167,13 @@ def test_a_bound_that_nobody_has_evidence_for_is_a_dash_and_not_zero(capsys, mon
     found = run(capsys, "study run x --workers 1 --json").json["results"][0]["columns"]
     assert found["if last iterate"] is None
     assert found["if DP-SGD"] is not None
+
+
+def test_other_numbers_of_trials(small, capsys):
+    found = run(capsys, "study run jagielski-2020/table-2 --trials 64 --json").json["results"]
+    assert [one["trials"] for one in found] == [128]  # 64 for each number of copies
+    assert_refused(run(capsys, "study run jagielski-2020/table-2 --trials 0"), "trials", "0")
+
+
+def test_studies_that_train_nothing_have_no_trials_to_choose(capsys):
+    assert_refused(run(capsys, "study run last-iterate-2024/section-4 --trials 64"), "--trials")

@@ -135,8 +135,8 @@ def test_cells_measured_from_the_store_alone_are_the_same(bench, monkeypatch):
         scales={"quick": scale},
     )  # fmt: skip
     monkeypatch.setattr(run, "find", lambda name: study)
-    (expected,) = run_cells(study, cells=[cell], scale="quick", bench=bench)
-    found = run._measured("a/b", "one", "quick", bench.store.path, bench.how)
+    (expected,) = run_cells(study, cells=[cell], scale=study.scale("quick"), bench=bench)
+    found = run._measured("a/b", "one", scale, bench.store.path, bench.how)
     assert (found.ours, found.trials, found.guarantee) == (expected.ours, expected.trials, expected.guarantee)
     assert found.trials == 32
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine import _validate
 from coalmine.cli._options import (
     Accelerator,
     Address,
@@ -44,6 +45,10 @@ ScaleName = Annotated[
     str, typer.Option("--scale", help="A few cells in minutes, or all of the paper's.", **one_of("quick", "paper"))
 ]
 CellName = Annotated[str | None, typer.Option("--cell", help="One cell alone, by its name.")]
+TrialCount = Annotated[
+    int | None,
+    typer.Option("--trials", help="Trials for each adversary, both worlds together, instead of the scale's."),
+]
 
 
 @study.command("list")
@@ -87,6 +92,7 @@ def run(
     name: Name,
     scale: ScaleName = "quick",
     cell: CellName = None,
+    trials: TrialCount = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
     device: DeviceName = "cpu",
     workers: WorkerCount = 0,
@@ -115,7 +121,13 @@ def run(
 
     found = find(name)
     cells = [found.cell(cell)] if cell is not None else list(found.chosen(scale))
+    measure = find_measure(found.measure)
     size = found.scale(scale)
+    if trials is not None:
+        if "trials" not in size.options and not measure.audits(found, cells[0], size):
+            raise UnsupportedError(f"study {found.name!r} plays no trials: leave --trials out")
+        _validate.integer("trials", trials, at_least=2)
+        size = size.with_trials(trials)
     how = Execution(
         device=device,
         workers=workers,
@@ -130,7 +142,7 @@ def run(
     if figure is not None and not found.figure:
         raise UnsupportedError(f"study {found.name!r} has no figure: its table says it all; leave --figure out")
     target = None if figure is None else check_figure(figure)
-    audits = find_measure(found.measure).audits(found, cells[0], size)
+    audits = measure.audits(found, cells[0], size)
     shown = not json and sys.stderr.isatty()
     delta, level = (audits[0].audit.delta, 1.0 - audits[0].audit.confidence) if audits else (1e-5, 0.05)
     # All that is shown while it runs holds together.
@@ -146,14 +158,14 @@ def run(
             for one in cells:
                 train_cell(found, cell=one, scale=size, bench=bench)
         else:
-            results = run_cells(found, cells=cells, scale=scale, bench=bench)
+            results = run_cells(found, cells=cells, scale=size, bench=bench)
     if train_only:
         print_lines([f"Trained {len(cells)} cells of {found.name} into {store}."])
         return 0
     if json:
         print_json({"study": name, "scale": scale, "results": [result.to_dict() for result in results]})
     else:
-        show_results(found, results, scale=scale, explained=find_measure(found.measure).columns)
+        show_results(found, results, scale=scale, explained=measure.columns)
     if target is not None:
         write_figure(found, results, target)
     return 1 if any(result.verdict == "INVALID" for result in results) else 0
@@ -161,7 +173,7 @@ def run(
 
 def check_figure(path: Path) -> Path:
     """The file can be written and its ending is a format, found out before any training."""
-    from coalmine import _validate, report
+    from coalmine import report
     from coalmine.report.render import FORMATS
 
     report.check_packages()

@@ -50,6 +50,10 @@ class Scale:
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    def with_trials(self, trials: int) -> Scale:
+        """The same scale with so many trials for each adversary, both worlds together."""
+        return dataclasses.replace(self, options={**self.options, "trials": trials})
+
     def room(self, published: float) -> float:
         """How far ours may be from the published value and still match it."""
         return self.tolerance * abs(published) if self.relative else self.tolerance

@@ -77,16 +77,15 @@ def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellRes
     return _compared(study, cell, scale, measures.find(study.measure).measure(study, cell, scale, bench))
 
 
-def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) -> list[CellResult]:
+def run_cells(study: Study, *, cells: Sequence[Cell], scale: Scale, bench: Bench) -> list[CellResult]:
     """Measure these cells and compare, in their order.
 
     Where a GPU trains, two cells are trained at once if it has room, so that it is never idle, and other processes
     compute the bounds of the cells that are trained.
     """
-    size = study.scale(scale)
     apart = bench.how.device != "cpu" and len(cells) > 1
-    if not apart or not measures.find(study.measure).audits(study, cells[0], size):
-        return [run_cell(study, cell=cell, scale=size, bench=bench) for cell in cells]
+    if not apart or not measures.find(study.measure).audits(study, cells[0], scale):
+        return [run_cell(study, cell=cell, scale=scale, bench=bench) for cell in cells]
     # Engines with processes of their own see to all their devices by themselves.
     in_threads = bench.how.engine == "local" and len(bench.how.devices) == 1
     trainers = at_once(bench.how.devices[0]) if in_threads else 1
@@ -100,13 +99,13 @@ def run_cells(study: Study, *, cells: Sequence[Cell], scale: str, bench: Bench) 
             # A store of its own, so that a run that two cells share is trained once.
             with Store.open(bench.store.path, create=False) as store:
                 own = dataclasses.replace(bench, store=store, watcher=_InTurn(turns))
-                train_cell(study, cell=cell, scale=size, bench=own)
+                train_cell(study, cell=cell, scale=scale, bench=own)
             answer: Future[Measured] = pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how)
             return answer
 
         # The first one alone: it compiles kernels and loads data that all others use.
         coming = [trained(cells[0]), *threads.map(trained, cells[1:])]
-        return [_compared(study, cell, size, one.result()) for cell, one in zip(cells, coming, strict=True)]
+        return [_compared(study, cell, scale, one.result()) for cell, one in zip(cells, coming, strict=True)]
 
 
 class _Turns:
@@ -151,12 +150,12 @@ class _InTurn(Watcher):
                 turns.ended, self._news = turns.ended + self._news, []
 
 
-def _measured(name: str, cell: str, scale: str, path: Path, how: Execution) -> Measured:
+def _measured(name: str, cell: str, scale: Scale, path: Path, how: Execution) -> Measured:
     """What the measure makes of a cell whose trials are all stored."""
     study = find(name)
     with Store.open(path, create=False) as store:
         bench = Bench(store=store, how=how, watcher=Watcher(), engine=InlineEngine())
-        return measures.find(study.measure).measure(study, study.cell(cell), study.scale(scale), bench)
+        return measures.find(study.measure).measure(study, study.cell(cell), scale, bench)
 
 
 def _compared(study: Study, cell: Cell, scale: Scale, found: Measured) -> CellResult:

@@ -145,3 +145,12 @@ def test_help_loads_nothing_heavy() -> None:
     program = program.replace("HEAVY", "{'dp_accounting', 'torch', 'scipy'}")
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.splitlines()[-1] == "[]"
+
+
+def test_certainty_is_never_called_a_limit(capsys):
+    """A belief that rounds to 100 % is none that is kept."""
+    text = " ".join(
+        run(capsys, "account --sample-rate 0.01 --noise-multiplier 0.3 --steps 1000 --delta 1e-5").out.split()
+    )
+    assert "may become more than 99.9% sure that the record was used" in text
+    assert "at most 100" not in text

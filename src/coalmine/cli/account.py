@@ -139,7 +139,7 @@ def _show(
         f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
     print_table(title, ("analysis", "kind", f"{sign} at {at}", "what it is"), rows)
-    from coalmine.report.words import up
+    from coalmine.report.words import limit, up
 
     proved, predicted = entries["standard"], entries["last_iterate"]
     lines = [
@@ -147,8 +147,9 @@ def _show(
         "seen.",
         "For one person: someone who knows everything but this person's record, and starts at even odds, guesses "
         f"right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random guessing; advantage "
-        f"{up(advantage, 4)}). Rare outcomes aside (that is what δ allows), they become at most {up(100 * belief)}% "
-        "sure that the record was used.",
+        f"{up(advantage, 4)}). Rare outcomes aside (that is what δ allows), they "
+        + limit(up(100 * belief, 1), within="become at most {} sure", beyond="may become {} sure")
+        + " that the record was used.",
     ]
     if wanted in predicted:
         lines.append(

@@ -49,7 +49,7 @@ class Counting:
     fingerprint: str = NAME
     device: str = "cpu"
     separate: bool = False
-    most_together: None = None
+    most_together: int | None = None
 
     def on(self, device):
         return self
@@ -295,8 +295,14 @@ def test_groups_grow_to_a_couple_of_seconds():
     group.learn([BlockResult(trial=[0], world=[0], score=[0.0], elapsed=0.5, device="cpu")])
     assert group.size == 4
     assert [group.of(left, width=2) for left in (100, 6, 1)] == [4, 3, 1]
-    group.learn([BlockResult(trial=[0], world=[0], score=[0.0], elapsed=60.0, device="cpu")])
+    slow = [BlockResult(trial=[0], world=[0], score=[0.0], elapsed=60.0, device="cpu")]
+    group.learn(slow)
     assert group.size == 1
+    # A GPU that trains 20 blocks together is given 20, however long they take, and stores them when they are done.
+    group = PLAYING._Group(Counting(device="cuda", most_together=20), InlineEngine())
+    assert group.size == 20
+    group.learn(slow)
+    assert group.size == 20
 
 
 def built_in(**changes):
@@ -320,6 +326,25 @@ class SumOfLogits(Distinguisher):
 
     def finish(self, models):
         return models.logits(np.ones((1, 4)))[:, 0, 1]
+
+
+def test_a_gpu_is_given_one_stack_at_a_time(monkeypatch):
+    """So that what is done is stored, and not only when all of it is."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    asked = {}
+
+    def stack_for(network, **options):
+        asked.update(options)
+        return 48
+
+    monkeypatch.setattr(importlib.import_module("coalmine.game.built_in"), "stack_for", stack_for)
+    task = built_in(device="cuda:0")
+    assert task.most_together == 3  # blocks of 16
+    assert asked["device"] == "cuda:0"
+    assert asked["observer"] is task.distinguisher
+    assert built_in().most_together is None
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)  # the GPU is another machine's
+    assert task.most_together is None
 
 
 def test_a_block_does_not_depend_on_its_company():

@@ -10,10 +10,11 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from coalmine.adversaries import Shortcut
-from coalmine.game.blocks import ACCURACY, trials_of, worlds_of
+from coalmine.game.blocks import ACCURACY, BLOCK_SIZE, trials_of, worlds_of
 from coalmine.roles import Distinguisher, Iterate
 from coalmine.store import BlockResult
 from coalmine.training import (
@@ -25,6 +26,7 @@ from coalmine.training import (
     device_named,
     hardware,
     precision,
+    stack_for,
     train,
 )
 
@@ -49,8 +51,22 @@ class BuiltInTask:
 
     @property
     def most_together(self) -> int | None:
-        """Many where nothing is trained; the engine's own measure otherwise."""
-        return None if self.shortcut is None else _MANY_BLOCKS
+        """Many where nothing is trained; on a GPU of this machine one stack, so that each is stored when it is done.
+
+        Otherwise the engine's own measure.
+        """
+        if self.shortcut is not None:
+            return _MANY_BLOCKS
+        if self.device == "cpu" or not torch.cuda.is_available():
+            return None
+        stack = stack_for(
+            self.network,
+            neighbours=self.neighbours,
+            config=self.training,
+            observer=self.distinguisher,
+            device=self.device,
+        )
+        return max(1, stack // BLOCK_SIZE)
 
     def on(self, device: str) -> Self:
         """The same task on another device of the same kind."""

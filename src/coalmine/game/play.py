@@ -152,8 +152,11 @@ class _Group:
 
     def __init__(self, task: Task, engine: Engine) -> None:
         self._aim = engine.aim_seconds
-        self._most = stack_size(task) * engine.stacks
-        self.size = 1 if task.device == "cpu" else stack_size(task)
+        stack = stack_size(task)
+        self._most = stack * engine.stacks
+        self.size = 1 if task.device == "cpu" else stack
+        # An accelerator takes about as long for a part of what it trains together as for all of it.
+        self._whole = 1 if task.device == "cpu" else task.most_together or 1
         self._least = 1
 
     def of(self, left: int, *, width: int) -> int:
@@ -166,5 +169,5 @@ class _Group:
     def learn(self, results: list[BlockResult]) -> None:
         """Aim at the time that the engine asks for."""
         each = sum(result.elapsed for result in results) / len(results)
-        self.size = max(1, min(self._most, int(self._aim / max(each, 1e-6))))
+        self.size = max(self._whole, min(self._most, int(self._aim / max(each, 1e-6))))
         self._least = max(1, self.size // 10)

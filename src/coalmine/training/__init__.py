@@ -38,7 +38,16 @@ from coalmine.training.pair import check_pair
 from coalmine.training.products import dots, in_parts, line_norms, parts_of_one_size, whole_lines
 from coalmine.training.services import accuracy, clipped_sums, losses
 from coalmine.training.starts import load_weights, pretrained
-from coalmine.training.trainer import TrainingResult, alone, at_once, check_fit, device_named, one_thread, train
+from coalmine.training.trainer import (
+    TrainingResult,
+    alone,
+    at_once,
+    check_fit,
+    device_named,
+    one_thread,
+    stack_for,
+    train,
+)
 
 __all__ = [
     "Activation",
@@ -104,6 +113,7 @@ __all__ = [
     "parts_of_one_size",
     "precision",
     "pretrained",
+    "stack_for",
     "takes_tokens",
     "train",
     "whole_lines",

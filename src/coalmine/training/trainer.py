@@ -100,7 +100,7 @@ def train(
     place, refused = job.device, fused.refusal(job)
     if config.products == "bf16" and place.type == "cuda" and refused is not None and not stages.fits(job):
         raise UnsupportedError(f"products = 'bf16' is for the fused kernels, which cannot train this: it {refused}")
-    size = fused.STACK if refused is None else choose_stack(job)
+    size = choose_stack(job)
     kernels = "fused" if refused is None else "stages" if stages.fits(job) or compiled_stages.fits(job) else ""
     if stack is not None and place.type == "cpu":
         size = _validate.integer("stack", stack, at_least=1)
@@ -231,7 +231,7 @@ def _check_tokens(network: networks.Network, base: Dataset, canary: object) -> N
 
 def choose_stack(job: Job) -> int:
     """How many models to stack, from what they need: at most 16 and 2 GiB on a CPU (1024 without
-    gradients to compute), 1024 and 8 GiB on a GPU.
+    gradients to compute), 1024 and 8 GiB on a GPU, where kernels of our own have numbers of their own.
 
     On a GPU it is a function of the config alone and a power of two: a stack always has the same shapes there, so
     that the library's choice of kernel, and with it the order of sums, cannot change from stack to stack.
@@ -241,6 +241,8 @@ def choose_stack(job: Job) -> int:
     >>> choose_stack(Job(networks.Mlp(784), Neighbours(base), config, "an example", torch.device("cpu")))
     16
     """
+    if fused.refusal(job) is None:
+        return fused.STACK
     if stages.fits(job):
         return stages.stack_size(job)
     most, budget = (CPU_STACK, 2**31) if job.device.type == "cpu" else (GPU_STACK, 2**33)
@@ -252,6 +254,23 @@ def choose_stack(job: Job) -> int:
         most = GPU_STACK
     fit = max(1, budget // (job.dtype.itemsize * floats))
     return int(min(most, 2 ** int(math.log2(fit))))
+
+
+def stack_for(
+    network: networks.Network,
+    *,
+    neighbours: Neighbours,
+    config: TrainingConfig,
+    observer: Observer | None = None,
+    device: str = "cpu",
+) -> int:
+    """How many models :func:`train` stacks here where it is left to choose.
+
+    >>> config = TrainingConfig(steps=5, batch_size=1, clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
+    >>> stack_for(networks.Mlp(4), neighbours=Neighbours(Dataset([[0.0] * 4], [0])), config=config)
+    16
+    """
+    return choose_stack(Job(network, neighbours, config, "", device_named(device), observer))
 
 
 def device_named(name: str) -> torch.device:

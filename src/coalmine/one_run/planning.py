@@ -14,6 +14,7 @@ from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
 from coalmine.bounds.one_run_fdp import one_run_fdp
 from coalmine.one_run import guesses
 from coalmine.records import Claim, EpsilonClaim, plain
+from coalmine.theory.curves import least_whole
 
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 
@@ -142,12 +143,4 @@ def least_canaries(
         choice = guesses.choose(claim, canaries=m, confidence=confidence, attack=attack)
         return guesses.refutes(claim, canaries=m, choice=choice, noise=share, attack=attack) >= guesses.POWER
 
-    low, high = 8, 16
-    while not enough(high):
-        low, high = high, 2 * high
-        if low >= most:
-            return None
-    while high - low > max(1, high // 32):
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return least_whole(enough, start=8, most=most, parts=32)

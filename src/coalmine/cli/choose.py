@@ -100,11 +100,11 @@ def _sweep(
     as_json: bool,
 ) -> None:
     """Train at several beliefs, then print and draw what each costs."""
+    from coalmine import report as reports
     from coalmine.auditing import choosing
     from coalmine.auditing.config import Execution, load
-    from coalmine.cli.study import check_figure
 
-    target = None if figure is None else check_figure(figure)
+    target = None if figure is None else reports.check_figure(figure)
     overrides = [*(changes or []), *([] if delta is None else [f"audit.delta={delta}"])]
     found = choosing.sweep(
         load(path, preset=preset, overrides=overrides),
@@ -122,7 +122,7 @@ def _sweep(
     if target is not None:
         from coalmine.report import price, render
 
-        target.write_bytes(render.as_bytes(price.figure(found), target.suffix.removeprefix(".")))
+        reports.write_bytes(render.as_bytes(price.figure(found), target.suffix[1:]), target, name="figure")
 
 
 def _show_sweep(found: Sweep) -> None:

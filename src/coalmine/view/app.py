@@ -28,7 +28,7 @@ from coalmine.errors import CoalmineError, InvalidInputError, StoreError
 from coalmine.store import Store
 from coalmine.view import figures
 from coalmine.view.catalogue import Query
-from coalmine.view.links import LiveLinks
+from coalmine.view.links import Links
 from coalmine.view.pages import Pages
 
 HOSTS = ("127.0.0.1", "localhost")
@@ -65,7 +65,7 @@ def create_app(
         The application; ``app.state.pages`` must be closed at the end.
 
     """
-    pages = Pages(store, LiveLinks())
+    pages = Pages(store, Links(live=True))
     routes = [
         Route("/", functools.partial(_runs, pages)),
         Route("/audits/{audit}", functools.partial(_audit, pages)),

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from coalmine import report
 from coalmine.errors import InvalidInputError, StoreError
-from coalmine.report import write_text
 from coalmine.store import Store
 from coalmine.view.app import STATIC, static_file
 from coalmine.view.catalogue import Query, Row
-from coalmine.view.links import FileLinks, is_fingerprint
+from coalmine.view.links import Links, is_fingerprint
 from coalmine.view.pages import Pages
 
 MOST_COMPARED = 8
@@ -34,13 +34,13 @@ def write_bundle(
         The files that were written.
 
     """
-    links = FileLinks()
+    links = Links(live=False)
     _prepare(folder)
     pages = Pages(store, links, patience=None)
     written: list[Path] = []
 
     def write(name: str, text: str) -> None:
-        written.append(write_text(text, folder / name))
+        written.append(report.write_text(text, folder / name))
 
     try:
         rows = _chosen(pages, audits)

@@ -13,6 +13,7 @@ Only those k of the binomial that can matter are summed, so T = 10⁷ costs litt
 
 from __future__ import annotations
 
+import bisect
 import functools
 import heapq
 import math
@@ -101,11 +102,8 @@ class BinomialShift:
         def rises(k: int) -> bool:
             return math.log((n - k) / (k + 1.0)) + self._logit + (y - k - 0.5) / self.scale**2 > 0.0
 
-        low, high = 0, n  # the mode: the first k from which the terms fall
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if rises(middle) else (low, middle)
-        mode, floor = low, self._log_term(low, y) - _DROP
+        mode = bisect.bisect_left(range(n), True, key=lambda k: not rises(k))  # the first k from which the terms fall
+        floor = self._log_term(mode, y) - _DROP
         near, far = mode, (n if direction > 0 else 0)
         if self._log_term(far, y) > floor:
             return far

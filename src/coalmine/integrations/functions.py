@@ -120,14 +120,7 @@ def audit_function(
         raise _validate.reject("device", how.device, f"'cpu' or 'cuda' with engine = {how.engine!r}")
     if how.engine == "inline" and limit is not None:
         raise InvalidInputError("timeout is not allowed with engine = 'inline': it needs a process that can be ended")
-    scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
-    if not scoring:
-        raise _validate.reject("score", score, "a function, or at least one by name")
-    named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
-    for role, function in named:
-        identity.check_function(role, function)
-    for function in scoring.values():
-        check_signatures(train, function)
+    scoring = checked_scores(train, score, control)
     built = build(worlds)
     check_neighbours(built)
     content = contents(built)  # once: data may be large
@@ -217,6 +210,22 @@ class OwnGame(BaseGame):
         return task
 
 
+def checked_scores(train: Train, score: Score | Mapping[str, Score], control: Train | None) -> dict[str, Score]:
+    """The scores by name; an error unless all of it are functions that can be called as they will be."""
+    scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
+    if not scoring:
+        raise _validate.reject("score", score, "a function, or at least one by name")
+    for role, function in _by_role(train, scoring, control):
+        identity.check_function(role, function)
+    for one in scoring.values():
+        check_signatures(train, one)
+    return scoring
+
+
+def _by_role(train: Train, scoring: Mapping[str, Score], control: Train | None) -> list[tuple[str, Callable[..., Any]]]:
+    return [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
+
+
 def own_tasks(
     train: Train,
     scoring: Mapping[str, Score],
@@ -238,7 +247,7 @@ def own_tasks(
     some; all else is as in :func:`audit_function`.
     """
     trainings = [train] if control is None else [train, control]
-    named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
+    named = _by_role(train, scoring, control)
     known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=_named(depends_on))
     found = []
     for function in trainings:

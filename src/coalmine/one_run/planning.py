@@ -70,11 +70,6 @@ def forecast(
     """
     if choice is None:
         choice = guesses.choose(claim, canaries=canaries, confidence=confidence, aim=aim, attack=attack)
-    return _forecast(claim, canaries, choice, confidence, attack)
-
-
-def _forecast(claim: Claim, canaries: int, choice: guesses.Choice, confidence: float, attack: float | None) -> Forecast:
-    """The forecast of a choice."""
     law = guesses.leak(claim, attack=attack)
     counts = guesses.simulate(law, canaries=canaries, guess_in=choice.guess_in, guess_out=choice.guess_out)
     r = choice.guess_in + choice.guess_out
@@ -105,11 +100,10 @@ def forecasts(
     *,
     sizes: Sequence[int] = SIZES,
     confidence: float = 0.95,
-    aim: str = "refute",
     attack: float | None = None,
 ) -> tuple[Forecast, ...]:
     """:func:`forecast` for several numbers of canaries."""
-    return tuple(forecast(claim, canaries=m, confidence=confidence, aim=aim, attack=attack) for m in sizes)
+    return tuple(forecast(claim, canaries=m, confidence=confidence, attack=attack) for m in sizes)
 
 
 def least_canaries(

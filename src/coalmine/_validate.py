@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
-from collections.abc import Collection, Iterable, Sized
+from collections.abc import Callable, Collection, Iterable, Sized
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -115,58 +115,48 @@ def within(name: str, value: float, *, default: tuple[float, float] = REAL) -> N
         raise reject(name, value, f"a size from {low:g} to {high:g}")
 
 
+def _checked(
+    name: str,
+    value: object,
+    allowed: str,
+    fits: Callable[[float], bool],
+    default: tuple[float, float] = REAL,
+) -> float:
+    """A number that fits, and within the limits of its name."""
+    number = _number(name, value, allowed)
+    if not fits(number):
+        raise reject(name, value, allowed)
+    within(name, number, default=default)
+    return number
+
+
 def open_unit(name: str, value: object) -> float:
     """A number strictly between 0 and 1 (a δ, a confidence).
 
     >>> open_unit("delta", 1e-5)
     1e-05
     """
-    allowed = "a number strictly between 0 and 1"
-    number = _number(name, value, allowed)
-    if not 0.0 < number < 1.0:
-        raise reject(name, value, allowed)
-    within(name, number, default=PROBABILITY)
-    return number
+    return _checked(name, value, "a number strictly between 0 and 1", lambda x: 0.0 < x < 1.0, PROBABILITY)
 
 
 def half_open_unit(name: str, value: object) -> float:
     """A number in [0, 1) (a δ that may be 0)."""
-    allowed = "a number from 0 up to, not including, 1"
-    number = _number(name, value, allowed)
-    if not 0.0 <= number < 1.0:
-        raise reject(name, value, allowed)
-    within(name, number, default=PROBABILITY)
-    return number
+    return _checked(name, value, "a number from 0 up to, not including, 1", lambda x: 0.0 <= x < 1.0, PROBABILITY)
 
 
 def unit(name: str, value: object) -> float:
     """A number in [0, 1] (a sampling rate, a probability)."""
-    allowed = "a number from 0 to 1"
-    number = _number(name, value, allowed)
-    if not 0.0 <= number <= 1.0:
-        raise reject(name, value, allowed)
-    within(name, number, default=PROBABILITY)
-    return number
+    return _checked(name, value, "a number from 0 to 1", lambda x: 0.0 <= x <= 1.0, PROBABILITY)
 
 
 def positive(name: str, value: object) -> float:
     """A finite number above 0."""
-    allowed = "a finite number above 0"
-    number = _number(name, value, allowed)
-    if not number > 0.0:
-        raise reject(name, value, allowed)
-    within(name, number)
-    return number
+    return _checked(name, value, "a finite number above 0", lambda x: x > 0.0)
 
 
 def non_negative(name: str, value: object) -> float:
     """A finite number of at least 0."""
-    allowed = "a finite number of at least 0"
-    number = _number(name, value, allowed)
-    if not number >= 0.0:
-        raise reject(name, value, allowed)
-    within(name, number)
-    return number
+    return _checked(name, value, "a finite number of at least 0", lambda x: x >= 0.0)
 
 
 def at_most(name: str, value: float, limit: float) -> float:

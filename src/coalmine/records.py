@@ -25,7 +25,16 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 
 
-class Relation(StrEnum):
+class Named(StrEnum):
+    """A few values that go by their names."""
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """The value of that name; the error lists the names."""
+        return cls(_validate.choice(cls.__name__.lower(), value, [member.value for member in cls]))
+
+
+class Relation(Named):
     """Which data sets count as neighbours."""
 
     ADD_REMOVE = "add_remove"
@@ -33,13 +42,8 @@ class Relation(StrEnum):
     REPLACE = "replace"
     """Both have the same number of rows and differ in one ("bounded")."""
 
-    @classmethod
-    def parse(cls, value: object) -> Relation:
-        """The relation of that name; the error lists the names."""
-        return cls(_validate.choice("relation", value, [member.value for member in cls]))
 
-
-class Sampling(StrEnum):
+class Sampling(Named):
     """How a training step draws its batch."""
 
     POISSON = "poisson"
@@ -48,11 +52,6 @@ class Sampling(StrEnum):
     """Fixed-size batches from a random order; every row exactly once an epoch."""
     FULL = "full"
     """Every row in every step."""
-
-    @classmethod
-    def parse(cls, value: object) -> Sampling:
-        """The sampling of that name; the error lists the names."""
-        return cls(_validate.choice("sampling", value, [member.value for member in cls]))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,6 +176,19 @@ class MechanismClaim:
 
 Claim: TypeAlias = EpsilonClaim | MechanismClaim
 """What is said about a training, and tested: never stored as a :class:`Guarantee`, because nobody has proved it."""
+
+
+def claim_from_dict(tree: Mapping[str, Any]) -> Claim:
+    """The claim from plain data, as its ``to_dict`` gives it.
+
+    >>> claim_from_dict(EpsilonClaim(epsilon=2.0, delta=1e-5).to_dict()).epsilon
+    2.0
+    """
+    fields = dict(tree)
+    if _validate.choice("claim.kind", fields.pop("kind"), ("epsilon", "mechanism")) == "epsilon":
+        return EpsilonClaim(**fields)
+    fields.pop("relation")  # that of the mechanism
+    return MechanismClaim(mechanism=DpSgd(**fields.pop("mechanism")), **fields)
 
 
 class Outcome(StrEnum):

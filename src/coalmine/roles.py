@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coalmine import _validate
+from coalmine.records import Named
 
 LOSS = "loss"
 """The column with minus the loss of the final model at the canary: what membership inference sees of the training."""
@@ -23,7 +22,7 @@ DISTANCE = "distance"
 """The column with √Σ_t (LS_t/s_t)²: how far the worlds are apart over all steps, in units of the noise."""
 
 
-class View(StrEnum):
+class View(Named):
     """What the adversary sees of a training. Each view includes the ones before it."""
 
     BLACK_BOX = "black_box"
@@ -32,11 +31,6 @@ class View(StrEnum):
     """The final model's parameters too."""
     ALL_ITERATES = "all_iterates"
     """Every model from the first to the last, and so every private gradient too."""
-
-    @classmethod
-    def parse(cls, value: object) -> View:
-        """The view of that name; the error lists the names."""
-        return cls(_validate.choice("view", value, [member.value for member in cls]))
 
 
 @runtime_checkable

@@ -5,13 +5,14 @@ import pytest
 from coalmine.auditing import config
 from coalmine.auditing.run import audit
 from coalmine.store import Store
+from coalmine.store.listing import audits
 
 
 def test_a_confidence_beyond_reach_is_found_before_training(tmp_path):
     with pytest.raises(ValueError, match="too high for the sup-test"):
         audit(config.load(overrides=["audit.confidence=0.99999999"]), store=tmp_path / "a.db")
     with Store.open(tmp_path / "a.db") as store:
-        assert (store.runs(), store.audits()) == ((), ())
+        assert (store.runs(), audits(store)) == ((), ())
 
 
 def test_settings_may_be_plain_data_or_a_file(tmp_path):

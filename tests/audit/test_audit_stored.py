@@ -16,6 +16,7 @@ from coalmine.auditing.stored import record_of, stored_result
 from coalmine.errors import InvalidInputError
 from coalmine.records import EpsilonClaim, MechanismClaim, Outcome
 from coalmine.store import Store
+from coalmine.store.listing import audits
 from coalmine.training import FromModule
 
 TWO = ({"name": "clipbkd", "copies": 2}, {"name": "identifiability"})
@@ -81,14 +82,14 @@ def test_another_claim_on_the_same_trials_does_not_change_the_first_ones_verdict
         Outcome.INCONCLUSIVE,
     ]
     with Store.open(tmp_path / "a.db") as store:
-        names = [one["fingerprint"] for one in store.audits()]
+        names = [one.fingerprint for one in audits(store)]
         stored = [stored_result(store, name) for name in names]
         assert [one.to_json() for one in stored] == [one.to_json() for one in (third, second, first)]
         assert record_of(store, names[2]).claim == EpsilonClaim(epsilon=0.1, delta=1e-5)
         assert isinstance(record_of(store, names[0]).claim, MechanismClaim)
         # The run alone stands for the last audit that used it, and reading changes nothing.
         assert stored_result(store, first.adversaries[0].run).to_json() == third.to_json()
-        assert [one["fingerprint"] for one in store.audits()] == names
+        assert [one.fingerprint for one in audits(store)] == names
 
 
 def test_an_audit_that_is_under_way_is_read_as_far_as_it_is(settings, play, tmp_path):

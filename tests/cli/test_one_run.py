@@ -224,7 +224,7 @@ def test_where_to_write_is_checked_before_the_seal_is_opened(capsys, tmp_path, o
     scores = scored(folder, tmp_path / "s.csv", apart=1.0)
     for path in (tmp_path / "nowhere" / "out.svg", tmp_path):
         found = run(capsys, f"one-run judge --run {folder} --scores {scores} --{option} {path}")
-        assert_refused(found, f"--{option}", "expected a file in a folder that is there")
+        assert_refused(found, f"--{option}", "folder")
     if option == "figure":
         assert_refused(run(capsys, f"one-run judge --run {folder} --scores {scores} --figure x.bmp"), "--figure", "svg")
     assert not (tmp_path / "nowhere").exists()

@@ -16,6 +16,7 @@ from coalmine.auditing.stored import stored_result
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import DpSgd, Outcome
 from coalmine.store import Store
+from coalmine.store.listing import audits
 
 ONE = DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1)
 
@@ -69,7 +70,7 @@ def test_a_claim_that_cannot_be_tested_is_refused_before_any_training(tmp_path, 
         play(tmp_path, own.train_noting_its_calls, claim_dpsgd=claim, worlds=worlds(), delta=1e-13)
     assert own.CALLS == []
     with Store.open(tmp_path / "trials.db") as store:
-        assert (store.runs(), store.audits()) == ((), ())
+        assert (store.runs(), audits(store)) == ((), ())
 
 
 # ---- doubts -----------------------------------------------------------------------------------------------------
@@ -207,5 +208,5 @@ def test_a_second_question_to_the_same_trials_does_not_change_the_first_answer(t
     assert (first.verdict.outcome, second.verdict.outcome) == (Outcome.REFUTED, Outcome.INCONCLUSIVE)
     with Store.open(tmp_path / "trials.db") as store:
         assert len(store.runs()) == 1
-        stored = [stored_result(store, one["fingerprint"]) for one in store.audits()]
+        stored = [stored_result(store, one.fingerprint) for one in audits(store)]
     assert [one.to_json() for one in stored] == [second.to_json(), first.to_json()]

@@ -27,6 +27,7 @@ from coalmine.one_run.adversaries import OneRunBlackBox, OneRunWhiteBox  # noqa:
 from coalmine.one_run.trainings import BrokenTrainingError, CanaryTask, Trainings  # noqa: E402
 from coalmine.records import EpsilonClaim, Outcome, Relation, Scores  # noqa: E402
 from coalmine.store import Store, Trials  # noqa: E402
+from coalmine.store.listing import audits  # noqa: E402
 
 FEATURES = 20
 
@@ -91,7 +92,7 @@ def test_a_whole_audit_black_box_and_white_box(played):
 def test_everything_is_shown_from_the_store_alone(played, monkeypatch):
     store, result = played
     with Store.open(store) as opened:
-        run = opened.audits()[0]["fingerprint"]
+        run = audits(opened)[0].fingerprint
         monkeypatch.setattr("coalmine.one_run.trainings.train", None)
         again = stored_result(opened, run)
     assert again.to_dict() == result.to_dict()
@@ -166,7 +167,7 @@ def test_an_audit_that_is_under_way_says_nothing_yet(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         play(made, tmp_path / "a.db")
     with Store.open(tmp_path / "a.db") as opened, pytest.raises(StoreError, match="no trials of this audit yet"):
-        stored_result(opened, opened.audits()[0]["fingerprint"])
+        stored_result(opened, audits(opened)[0].fingerprint)
 
 
 def scene(**training):

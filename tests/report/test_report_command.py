@@ -11,6 +11,7 @@ from coalmine.adversaries import catalogue
 from coalmine.auditing.stored import AuditRecord
 from coalmine.game.engines import LocalEngine
 from coalmine.store import BlockResult, Store
+from coalmine.store.listing import audits
 
 # Data sets are read-only arrays; torch says so when it reads one. What is tested here is the report.
 pytestmark = pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
@@ -65,8 +66,8 @@ def names(folder):
 
 def copy_audit(store, target, *, blocks, trials):
     """The audit in another store, where it wants more trials, with the first blocks of each run."""
-    [audit] = store.audits()
-    description = json.loads(json.dumps(audit["description"]))
+    [audit] = audits(store)
+    description = json.loads(json.dumps(store.audit(audit.fingerprint)))
     description["config"]["audit"]["trials"] = trials
     for member in description["members"]:
         member["wanted"] = trials

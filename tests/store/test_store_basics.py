@@ -5,6 +5,7 @@ import pytest
 
 from coalmine.errors import CoalmineError, InvalidInputError, StoreError
 from coalmine.store import BlockResult, Store
+from coalmine.store.listing import audits
 
 RUN = "ab" * 32
 OTHER = "ac" * 32
@@ -141,12 +142,12 @@ def test_audits_name_their_runs_and_how_many_trials_each_should_have(store):
     assert store.audit(RUN[:6]) == store.audit(OTHER) == {"claim": 2}  # of a run, the last audit that used it
     store.record_audit(first, {"claim": 3}, members={RUN: 100})  # asked again: used now, but written once
     assert store.audit(RUN) == {"claim": 1}
-    assert [one["fingerprint"] for one in store.audits()] == [first, second]
-    assert store.audits()[0]["used"] >= store.audits()[0]["created"]
+    assert [one.fingerprint for one in audits(store)] == [first, second]
+    assert audits(store)[0].used >= audits(store)[0].created
     store.put(RUN, 0, block(0, n=8))
     assert store.run(RUN).trials == 8
     store.remove(RUN)
-    assert [one["fingerprint"] for one in store.audits()] == [first, second]
+    assert [one.fingerprint for one in audits(store)] == [first, second]
     with pytest.raises(StoreError, match="is no run of this store"):
         store.audit(RUN)
     assert store.audit(OTHER) == {"claim": 2}
@@ -155,7 +156,7 @@ def test_audits_name_their_runs_and_how_many_trials_each_should_have(store):
 def test_an_audit_of_a_run_that_is_not_there_is_refused_as_a_whole(store):
     with pytest.raises(StoreError, match="register it first"):
         store.record_audit("01" * 32, {}, members={RUN: 16, OTHER: 16})
-    assert store.audits() == ()
+    assert audits(store) == ()
     assert store.audit(RUN) is None
 
 

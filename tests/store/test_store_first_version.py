@@ -10,6 +10,7 @@ from coalmine import cli
 from coalmine.auditing.stored import stored_result
 from coalmine.errors import StoreError
 from coalmine.store import SCHEMA_VERSION, BlockResult, Store
+from coalmine.store.listing import audits
 
 RUN = "c0ffee00c0ffee00"
 FIRST_VERSION = """
@@ -106,4 +107,4 @@ def test_two_processes_may_open_it_at_once(old):
     first.close()
     second.close()
     with Store.open(old) as store:
-        assert store.audits() == ()
+        assert audits(store) == ()

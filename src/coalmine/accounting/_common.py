@@ -9,7 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.records import DpSgd, Relation
+from coalmine import _validate
+from coalmine.errors import UnsupportedError
+from coalmine.records import DpSgd, Relation, Sampling
 from coalmine.theory import curves
 
 
@@ -31,6 +33,16 @@ class Profile:
 def sensitivity(relation: Relation) -> float:
     """By how many clipping norms one row moves the gradient sum when it is in the batch: 1, or 2 if it is replaced."""
     return 2.0 if relation is Relation.REPLACE else 1.0
+
+
+def check_counterexample(mechanism: DpSgd) -> None:
+    """The counterexamples are about Poisson sampling and add/remove neighbours."""
+    _validate.instance("mechanism", mechanism, DpSgd)
+    if mechanism.sampling is not Sampling.POISSON or mechanism.relation is not Relation.ADD_REMOVE:
+        raise UnsupportedError(
+            "the counterexamples need sampling = 'poisson' and relation = 'add_remove', "
+            f"not '{mechanism.sampling.value}' and '{mechanism.relation.value}'"
+        )
 
 
 def gaussian_steps_mu(mechanism: DpSgd) -> float:

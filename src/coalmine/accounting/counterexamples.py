@@ -19,9 +19,9 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.accounting import _shifted, last_iterate
+from coalmine.accounting._common import check_counterexample
 from coalmine.accounting._shifted import Array, FiniteShift
-from coalmine.errors import UnsupportedError
-from coalmine.records import DpSgd, Relation, Sampling, plain
+from coalmine.records import DpSgd, plain
 
 EXACT_STEPS = 20
 """Up to this many steps all 2^T values of X are enumerated."""
@@ -76,7 +76,7 @@ def regularized(mechanism: DpSgd, *, regularizer: float, delta: float) -> Counte
     >>> round(regularized(mechanism, regularizer=0.5, delta=1e-6).epsilon, 6)
     2.274875
     """
-    _check(mechanism)
+    check_counterexample(mechanism)
     regularizer = _validate.unit("regularizer", regularizer)
     delta = _validate.open_unit("delta", delta)
     method = "exact"
@@ -115,16 +115,6 @@ def zeroing(mechanism: DpSgd, *, delta: float) -> Counterexample:
     (True, False)
     """
     return regularized(mechanism, regularizer=1.0, delta=delta)
-
-
-def _check(mechanism: DpSgd) -> None:
-    """The example is about Poisson sampling and add/remove neighbours."""
-    _validate.instance("mechanism", mechanism, DpSgd)
-    if mechanism.sampling is not Sampling.POISSON or mechanism.relation is not Relation.ADD_REMOVE:
-        raise UnsupportedError(
-            "the counterexamples need sampling = 'poisson' and relation = 'add_remove', "
-            f"not '{mechanism.sampling.value}' and '{mechanism.relation.value}'"
-        )
 
 
 def _geometric(ratio: float, terms: int) -> float:

@@ -14,8 +14,9 @@ from typing import Any
 
 from coalmine import _validate
 from coalmine.accounting import last_iterate, standard
+from coalmine.accounting._common import check_counterexample
 from coalmine.errors import UnsupportedError
-from coalmine.records import DpSgd, Relation, Sampling, plain
+from coalmine.records import DpSgd, plain
 from coalmine.theory import bits
 
 _MOST_WORK = 80_000.0
@@ -56,7 +57,8 @@ def one_bit(mechanism: DpSgd, *, delta: float, threshold: float | None = None, s
     >>> found.threshold, round(found.epsilon, 3)
     (2.5, 6.464)
     """
-    delta = _check(mechanism, delta)
+    check_counterexample(mechanism)
+    delta = _validate.open_unit("delta", delta)
     q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps
     if threshold is None:
         step = _validate.positive("step", step)
@@ -82,7 +84,8 @@ def linear(mechanism: DpSgd, *, delta: float) -> Encoded:
     >>> round(found.epsilon, 2), round(found.heuristic, 2)
     (8.0, 5.32)
     """
-    delta = _check(mechanism, delta)
+    check_counterexample(mechanism)
+    delta = _validate.open_unit("delta", delta)
     return _encoded("linear", mechanism, value=standard.epsilon(mechanism, delta=delta).epsilon, delta=delta)
 
 
@@ -95,13 +98,3 @@ def _encoded(form: str, mechanism: DpSgd, *, value: float, delta: float, thresho
         standard=standard.epsilon(mechanism, delta=delta).epsilon,
         threshold=threshold,
     )
-
-
-def _check(mechanism: DpSgd, delta: float) -> float:
-    _validate.instance("mechanism", mechanism, DpSgd)
-    if mechanism.sampling is not Sampling.POISSON or mechanism.relation is not Relation.ADD_REMOVE:
-        raise UnsupportedError(
-            "the counterexamples need sampling = 'poisson' and relation = 'add_remove', "
-            f"not '{mechanism.sampling.value}' and '{mechanism.relation.value}'"
-        )
-    return _validate.open_unit("delta", delta)

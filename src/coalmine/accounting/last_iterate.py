@@ -13,6 +13,7 @@ Only those k of the binomial that can matter are summed, so T = 10⁷ costs litt
 
 from __future__ import annotations
 
+import bisect
 import functools
 import heapq
 import math
@@ -36,6 +37,7 @@ ANALYSIS_WORST = "last_iterate_worst"
 _DROP = 60.0
 # ε of `worst` is certified to this much: no t ≤ T gives more than the returned value plus it.
 WORST_TOLERANCE = 1e-7
+_DELTA_FLOOR = 1e-15
 
 _ASSUMPTIONS: tuple[str, ...] = (
     "Poisson sampling, and only the last model is released",
@@ -101,11 +103,8 @@ class BinomialShift:
         def rises(k: int) -> bool:
             return math.log((n - k) / (k + 1.0)) + self._logit + (y - k - 0.5) / self.scale**2 > 0.0
 
-        low, high = 0, n  # the mode: the first k from which the terms fall
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (middle + 1, high) if rises(middle) else (low, middle)
-        mode, floor = low, self._log_term(low, y) - _DROP
+        mode = bisect.bisect_left(range(n), True, key=lambda k: not rises(k))  # the first k from which the terms fall
+        floor = self._log_term(mode, y) - _DROP
         near, far = mode, (n if direction > 0 else 0)
         if self._log_term(far, y) > floor:
             return far
@@ -304,8 +303,8 @@ def _maximise(
     return best, at
 
 
-def profile(mechanism: DpSgd, *, points: int = 256, delta_floor: float = 1e-15) -> Profile:
-    """δ(ε) of Theorem 1 on a grid of ε from 0 to where δ falls under ``delta_floor``; vectorised over ε.
+def profile(mechanism: DpSgd, *, points: int = 256) -> Profile:
+    """δ(ε) of Theorem 1 on a grid of ε from 0 to where δ falls under 1e-15; vectorised over ε.
 
     The values are the exact ones (to about 1e-9), of a heuristic: a trade-off curve built from them is a prediction.
 
@@ -315,11 +314,10 @@ def profile(mechanism: DpSgd, *, points: int = 256, delta_floor: float = 1e-15) 
     """
     _check(mechanism)
     points = _validate.integer("points", points, at_least=2)
-    delta_floor = _validate.open_unit("delta_floor", delta_floor)
-    top = _epsilon(mechanism, delta_floor)
+    top = _epsilon(mechanism, _DELTA_FLOOR)
     epsilons = np.linspace(0.0, min(top, Profile.LARGEST_EPSILON), points) if top > 0.0 else np.zeros(1)
     if mechanism.sample_rate in (0.0, 1.0):
         deltas = np.exp([_log_delta(mechanism, float(value)) for value in epsilons])
     else:
-        deltas = np.exp(_shifted.log_deltas(_pair(mechanism, math.log(delta_floor)), epsilons))
+        deltas = np.exp(_shifted.log_deltas(_pair(mechanism, math.log(_DELTA_FLOOR)), epsilons))
     return Profile(epsilons=epsilons, deltas=deltas)

@@ -145,12 +145,10 @@ def _rounding(mechanism: DpSgd) -> float:
     return _ROUNDING + _ROUNDING_PER_STEP * mechanism.steps
 
 
-def profile(
-    mechanism: DpSgd, *, points: int = _POINTS, delta_floor: float = _DELTA_FLOOR, coarser: float = 1.0
-) -> Profile:
+def profile(mechanism: DpSgd, *, points: int = _POINTS, coarser: float = 1.0) -> Profile:
     """δ(ε) on a grid of ε, both directions, never below the truth; composed once.
 
-    The grid runs from 0 to where δ falls under ``delta_floor`` (or under what the PLD can resolve). A trade-off curve
+    The grid runs from 0 to where δ falls under 1e-15 (or under what the PLD can resolve). A trade-off curve
     built from it (:meth:`Profile.curve`) is never above the true one: conservative wherever the mechanism's guarantee
     is used as an upper bound on what an adversary can reach. ``coarser`` widens the steps of the loss grid by that
     factor: as valid, quicker, a little looser.
@@ -161,7 +159,6 @@ def profile(
     """
     _validate.instance("mechanism", mechanism, DpSgd)
     points = _validate.integer("points", points, at_least=2)
-    delta_floor = _validate.open_unit("delta_floor", delta_floor)
     coarser = _validate.positive("coarser", coarser)
     if mechanism.sampling is Sampling.SHUFFLE:
         mu = _shuffle_mu(mechanism)
@@ -170,17 +167,17 @@ def profile(
     elif mechanism.sample_rate == 1.0:
         mu = gaussian_steps_mu(mechanism)
     else:
-        epsilons, *both = _directions(mechanism, points, delta_floor, coarser)
+        epsilons, *both = _directions(mechanism, points, coarser)
         return Profile(epsilons=epsilons, deltas=np.maximum(*both))
-    top = min(curves.gaussian_epsilon(mu, delta=delta_floor), Profile.LARGEST_EPSILON)
+    top = min(curves.gaussian_epsilon(mu, delta=_DELTA_FLOOR), Profile.LARGEST_EPSILON)
     epsilons = np.linspace(0.0, top, points)
     return Profile(epsilons=epsilons, deltas=np.array([curves.gaussian_delta(mu, epsilon=float(e)) for e in epsilons]))
 
 
-def _directions(mechanism: DpSgd, points: int, delta_floor: float, coarser: float) -> list[NDArray[np.float64]]:
+def _directions(mechanism: DpSgd, points: int, coarser: float) -> list[NDArray[np.float64]]:
     """A grid of ε, and δ on it of the data with the row against those without, and the other way round."""
     composed = _losses.composed(mechanism, coarser)
-    floor = max(delta_floor, 2.0 * _rounding(mechanism), 1e-13)
+    floor = max(_DELTA_FLOOR, 2.0 * _rounding(mechanism), 1e-13)
     top = min(float(composed.get_epsilon_for_delta(floor)), Profile.LARGEST_EPSILON)
     epsilons = np.linspace(0.0, top, points)
     found = _losses.deltas(composed, epsilons)
@@ -219,7 +216,7 @@ def trade_off(mechanism: DpSgd, *, added: bool = False) -> curves.TradeOff:
         return profile(mechanism, coarser=10.0).curve()
     if mechanism.relation is not Relation.ADD_REMOVE:
         raise UnsupportedError("added = True is not allowed where a row is replaced: neither world has a row more")
-    epsilons, more, less = _directions(mechanism, _POINTS, _DELTA_FLOOR, 10.0)
+    epsilons, more, less = _directions(mechanism, _POINTS, 10.0)
     return curves.ProfileCurve(epsilons, more, reverse=less)
 
 

@@ -12,16 +12,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from coalmine.records import (
-    Claim,
-    DpSgd,
-    EpsilonClaim,
-    Guarantee,
-    Heuristic,
-    MechanismClaim,
-    Relation,
-    plain,
-)
+from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, plain
 from coalmine.roles import View
 
 
@@ -146,15 +137,6 @@ def _statement(tree: Mapping[str, Any]) -> dict[str, Any]:
         "relation": Relation.parse(tree["relation"]),
         "assumptions": tuple(tree["assumptions"]),
     }
-
-
-def claim_from_dict(tree: Mapping[str, Any] | None) -> Claim | None:
-    """The claim from plain data (:meth:`~coalmine.records.EpsilonClaim.to_dict`)."""
-    if tree is None:
-        return None
-    if tree["kind"] == "epsilon":
-        return EpsilonClaim(epsilon=tree["epsilon"], delta=tree["delta"], relation=Relation.parse(tree["relation"]))
-    return MechanismClaim(mechanism=DpSgd(**tree["mechanism"]), delta=tree["delta"])
 
 
 def fingerprint(identity: Mapping[str, Any]) -> str:

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coalmine.adversaries import Adversary, ManyCanaries, identity_of
-from coalmine.auditing.facts import AttackFacts, fingerprint
+from coalmine.auditing.facts import AttackFacts
+from coalmine.auditing.games import BaseGame
 from coalmine.auditing.setting import Setting
-from coalmine.auditing.stored import Member
 from coalmine.errors import UnsupportedError
-from coalmine.game import Engine, Watcher, play
-from coalmine.game.machine import versions
 from coalmine.one_run.adversaries import NO_SCORE
 from coalmine.one_run.design import Design, design
 from coalmine.one_run.trainings import CanaryTask, Trainings
 from coalmine.records import Claim, Relation
-from coalmine.store import Store, Trials
-from coalmine.training import device_named
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class OneRunGame:
+class OneRunGame(BaseGame):
     """Many canaries on one setting, ready to be played: a trial is a canary, a block one training of all of them.
 
     ``noise`` is the share of the claimed noise that is really trained with; below 1 it is a positive control, whose
@@ -31,8 +27,6 @@ class OneRunGame:
 
     setting: Setting
     attack: ManyCanaries
-    facts: AttackFacts
-    identity: Mapping[str, Any]
     noise: float = 1.0
 
     @classmethod
@@ -59,17 +53,7 @@ class OneRunGame:
             powers={key: str(value) for key, value in dataclasses.asdict(player.threat).items()},
             runs=attack.runs,
         )
-        return cls(setting=setting, attack=attack, facts=facts, identity=shape)
-
-    @property
-    def trials(self) -> int:
-        """Canaries, all runs together."""
-        return self.attack.runs * self.attack.number
-
-    @property
-    def run(self) -> str:
-        """The run's fingerprint."""
-        return fingerprint(self.identity)
+        return cls(setting=setting, attack=attack, facts=facts, identity=shape, trials=attack.runs * attack.number)
 
     def control(self, noise: float) -> OneRunGame:
         """The same attack on the training with this share of its noise."""
@@ -98,35 +82,15 @@ class OneRunGame:
             attack=attack.expected,
         )
 
-    def member(self, control: OneRunGame | None = None, *, design: Design) -> Member:
-        """The run as part of an audit."""
-        return Member(
-            run=self.run,
-            attack=self.facts,
-            wanted=self.trials,
-            design=design,
-            control=control.member(design=design) if control else None,
-        )
+    def missing(self, done: set[int]) -> Sequence[int]:
+        """The trainings that are not stored yet: each is a block."""
+        return [block for block in range(self.attack.runs) if block not in done]
 
-    def register(self, store: Store) -> None:
-        """Make the run known to the store."""
-        store.register(
-            self.run, {"identity": dict(self.identity), "attack": self.facts.to_dict(), "versions": versions()}
-        )
-
-    def play(self, store: Store, *, engine: Engine, device: str, watcher: Watcher) -> Trials:
-        """Train what is not stored yet."""
-        device_named(device)
+    def ready(self, device: str) -> CanaryTask:
+        """What plays its trainings, with those of the attacker's own, which are trained once, here."""
         task = self.task(device)
-        label = self.facts.label if self.noise == 1.0 else f"control: {self.facts.label}"
-        watcher.begin(label, trials=self.trials, copies=0, done=store.parts(self.run, below=self.trials))
-        done = store.done(self.run)
-        missing = tuple(block for block in range(self.attack.runs) if block not in done)
-        if missing:
-            _ = task.trainings.expected  # once, here: the trainings of the attacker's own travel with the task
-            play(task, blocks=missing, store=store, engine=engine, watcher=watcher)
-        watcher.end()
-        return store.scores(self.run, below=self.trials)
+        _ = task.trainings.expected
+        return task
 
     def task(self, device: str) -> CanaryTask:
         """What plays its trainings."""

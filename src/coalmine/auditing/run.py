@@ -14,18 +14,18 @@ from coalmine import _validate
 from coalmine.adversaries import Adversary, Attack, Scene, identity_of, resolve
 from coalmine.auditing import config, judge
 from coalmine.auditing.engine import open_engine
-from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
+from coalmine.auditing.facts import AttackFacts, Subject
+from coalmine.auditing.games import BaseGame, played
 from coalmine.auditing.one_run import OneRunGame
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.setting import GivenData, Setting, prepare
-from coalmine.auditing.stored import AuditRecord, Member, conclude_and_keep
+from coalmine.auditing.stored import AuditRecord, Member
 from coalmine.errors import InvalidInputError
-from coalmine.game import BLOCK_SIZE, Engine, Watcher, blocks_for, play
+from coalmine.game import BLOCK_SIZE, Watcher
 from coalmine.game.built_in import BuiltInTask
-from coalmine.game.machine import versions
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, content_hash, plain
 from coalmine.roles import View
-from coalmine.store import Store, Trials
+from coalmine.store import Store
 from coalmine.training import (
     Dataset,
     GivenWeights,
@@ -84,15 +84,12 @@ def audit(
     if how.engine != "ray":  # whose machines have devices of their own
         for device in how.devices:
             device_named(device)
-    record, played = planned(settings, data_dir=how.data_dir, data=data, model=model, adversaries=adversaries)
+    record, games = planned(settings, data_dir=how.data_dir, data=data, model=model, adversaries=adversaries)
     with Store.opened(store) as opened, open_engine(how) as engine:
-        for one in played:
-            one.register(opened)
-        members = {one.run: one.trials for one in played}
-        opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
-        for one in played:
-            one.play(opened, engine=engine, device=how.devices[0], watcher=watcher or Watcher())
-        return conclude_and_keep(opened, record)
+        watching = watcher or Watcher()
+        return played(
+            opened, record, games, engine=engine, device=how.devices[0], watcher=watching, name=called, tags=labels
+        )
 
 
 def planned(
@@ -192,14 +189,11 @@ def _start_details(setting: Setting) -> dict[str, str]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Game:
-    """One attack in two worlds, ready to be played: its facts, its identity, its number of trials."""
+class Game(BaseGame):
+    """One attack in two worlds, ready to be played."""
 
     setting: Setting
     attack: Attack
-    facts: AttackFacts
-    identity: Mapping[str, Any]
-    trials: int
 
     @classmethod
     def of(
@@ -233,37 +227,6 @@ class Game:
         )
         return cls(setting=setting, attack=attack, facts=facts, identity=identity, trials=trials)
 
-    @property
-    def run(self) -> str:
-        """The run's fingerprint."""
-        return fingerprint(self.identity)
-
-    def member(self, control: Game | None = None) -> Member:
-        """The run as part of an audit."""
-        return Member(
-            run=self.run, attack=self.facts, wanted=self.trials, control=control.member() if control else None
-        )
-
-    def register(self, store: Store) -> None:
-        """Make the run known to the store."""
-        store.register(
-            self.run, {"identity": dict(self.identity), "attack": self.facts.to_dict(), "versions": versions()}
-        )
-
-    def play(self, store: Store, *, engine: Engine, device: str, watcher: Watcher) -> Trials:
-        """Bring the attack to its number of trials; what is stored is not trained again."""
-        label = self.facts.label if self.facts.control == 1.0 else f"control: {self.facts.label}"
-        watcher.begin(
-            label,
-            trials=self.trials,
-            copies=self.facts.copies_under(Relation.ADD_REMOVE),
-            done=store.parts(self.run, below=self.trials),
-        )
-        missing = blocks_for(self.trials, done=store.done(self.run))
-        play(self.task(device), blocks=missing, store=store, engine=engine, watcher=watcher)
-        watcher.end()
-        return store.scores(self.run, below=self.trials)
-
     def task(self, device: str) -> BuiltInTask:
         """What plays its trials."""
         attack, setting = self.attack, self.setting
@@ -277,6 +240,8 @@ class Game:
             shortcut=attack.shortcut,
             device=device,
         )
+
+    ready = task
 
 
 def _chooses_data(setting: Setting, attack: Attack) -> bool:
@@ -332,14 +297,15 @@ def _with_control(
     possible = claim is not None and setting.training.noise_multiplier > 0.0
     if isinstance(game, OneRunGame):
         against = game.control(CONTROL) if possible and wanted is not False else None
-        return game.member(against, design=game.design(claim, confidence=confidence)), against
+        plan = game.design(claim, confidence=confidence)
+        return game.member(against.member(design=plan) if against else None, design=plan), against
     if not possible or wanted is False or (wanted is None and game.facts.trained):
         return game.member(), None
     training = dataclasses.replace(setting.training, noise_multiplier=CONTROL * setting.training.noise_multiplier)
     half = dataclasses.replace(setting, training=training)
     control = game_of(half, who, trials=game.trials, control=CONTROL)
     assert isinstance(control, Game)
-    return game.member(control), control
+    return game.member(control.member()), control
 
 
 def _read_as(setting: Setting, attack: Attack) -> View:

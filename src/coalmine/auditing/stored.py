@@ -12,7 +12,7 @@ import numpy as np
 
 from coalmine.auditing import persons
 from coalmine.auditing.config import AuditConfig, FunctionConfig
-from coalmine.auditing.facts import AttackFacts, Subject, claim_from_dict, fingerprint
+from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
 from coalmine.auditing.judge import Evidence, Judgement, judge
 from coalmine.auditing.promises import epsilon_of
 from coalmine.auditing.proof import coins_of, failures_of, prove, prove_one_run, scores_of
@@ -22,7 +22,18 @@ from coalmine.game import ACCURACY, WITH_CANARIES
 from coalmine.game.machine import versions
 from coalmine.identifiability import advantage, belief
 from coalmine.one_run.design import Design
-from coalmine.records import Claim, Estimate, LowerBound, MechanismClaim, Outcome, Relation, Scores, Verdict, plain
+from coalmine.records import (
+    Claim,
+    Estimate,
+    LowerBound,
+    MechanismClaim,
+    Outcome,
+    Relation,
+    Scores,
+    Verdict,
+    claim_from_dict,
+    plain,
+)
 from coalmine.store import Store, Trials
 from coalmine.store.listing import audits, descriptions, progress
 
@@ -94,7 +105,7 @@ class AuditRecord:
         return cls(
             config=kind.model_validate(tree["config"]),
             subject=Subject.from_dict(tree["subject"]),
-            claim=claim_from_dict(tree["claim"]),
+            claim=claim_from_dict(tree["claim"]) if tree["claim"] else None,
             members=tuple(Member.from_dict(one) for one in tree["members"]),
             versions=tree["versions"],
         )

@@ -26,13 +26,13 @@ from scipy import optimize
 
 from coalmine import _validate
 from coalmine.bounds._rates import errors_by_position, lattice
-from coalmine.bounds.dpsgd import GroupCurve
+from coalmine.bounds.dpsgd import GroupCurve, mechanism_curve
 from coalmine.bounds.families import EpsilonDelta, Family, Gdp
 from coalmine.bounds.ranks import rank_sum
 from coalmine.bounds.sup import draw_world0, evidence_table
 from coalmine.errors import UnsupportedError
-from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, Sampling, Scores
-from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu
+from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Sampling, Scores
+from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, least_whole
 from coalmine.theory.rates import upper_limit
 
 Array = NDArray[np.float64]
@@ -97,14 +97,7 @@ def claim_curve(claim: Claim, *, copies: int = 1) -> TradeOff:
     copies = _validate.integer("copies", copies, at_least=1)
     if isinstance(claim, EpsilonClaim):
         return EpsilonDelta(delta=claim.delta, copies=copies).curve(claim.epsilon)
-    return of_copies(_mechanism_curve(claim.mechanism), copies)
-
-
-@functools.lru_cache(maxsize=64)
-def _mechanism_curve(mechanism: DpSgd, added: bool = False) -> TradeOff:
-    from coalmine.accounting import standard
-
-    return standard.trade_off(mechanism, added=added)
+    return of_copies(mechanism_curve(claim.mechanism), copies)
 
 
 def of_copies(curve: TradeOff, copies: int) -> TradeOff:
@@ -125,7 +118,7 @@ def less_noise(claim: Claim, *, share: float, added: bool = False) -> TradeOff:
     share = _validate.at_most("share", _validate.positive("share", share), 1.0)
     if isinstance(claim, EpsilonClaim):
         return GaussianCurve(mu=gaussian_mu(claim.epsilon, delta=claim.delta) / share)
-    return _mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share), added)
+    return mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share), added=added)
 
 
 def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int = 1) -> ClaimTest:
@@ -141,6 +134,7 @@ def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int =
         The p-value, and whether the claim is refuted.
 
     >>> rng = np.random.default_rng(0)
+    >>> from coalmine.records import DpSgd
     >>> claim = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
     >>> scores = Scores(rng.normal(size=100), rng.normal(2.0, size=100))  # half the claimed noise
     >>> claim_test(scores, claim=claim, confidence=0.99).refuted
@@ -182,6 +176,7 @@ def power(
     Returns:
         The share of 2000 simulated audits that refute; scores are those that reach the curve.
 
+    >>> from coalmine.records import DpSgd
     >>> claim = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
     >>> half = less_noise(claim, share=0.5)
     >>> power(claim, alternative=half, negatives=40, positives=40, confidence=0.99) > 0.8
@@ -219,15 +214,8 @@ def trials_needed(
     def enough(n: int) -> bool:
         return _power(claim, alternative, n, n, level, copies, _FEW_COPIES) >= power
 
-    low, high = 4, 8
-    while not enough(high):
-        low, high = high, high * 2
-        if high > _MOST_TRIALS // 2:
-            return None
-    while high - low > max(1, high // 20):
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return 2 * high
+    each = least_whole(enough, start=4, most=_MOST_TRIALS // 2, parts=20)
+    return None if each is None else 2 * each
 
 
 def _checked(claim: Claim, confidence: float, copies: int) -> tuple[float, int]:

@@ -11,6 +11,7 @@ with one limit: it costs little more than drawing the scores.
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
 import dataclasses
 import functools
@@ -50,6 +51,7 @@ MANY = 20_000
 """Audits for what people rely on: at a share of 5.4 % or more the 99 % interval lies above the level."""
 _MOST_DRAWS = 1_200_000_000
 """Random numbers drawn for one mechanism and number of trials: what takes more gets fewer audits."""
+ONE_RUN_METHODS = ("one_run", "one_run_fdp (gdp)", "one_run_fdp (epsilon_delta)")
 WITHIN, OUTSIDE, ESTIMATE = "within", "outside its assumption", "an estimate, not a bound"
 
 Statistic = Callable[[Family, NDArray[np.int64], int, int], Array]
@@ -145,12 +147,8 @@ def _thetas(theta_of: Callable[[float, int], float], statistics: Array, trials: 
 def _misses(theta_of: Callable[[float, int], float], statistics: Array, trials: int, largest: float) -> int:
     """How many audits miss: θ grows with the statistic, so those above one value of it, which is found exactly."""
     unique = np.unique(statistics)
-    low, high = 0, unique.size
-    while low < high:
-        middle = (low + high) // 2
-        above = theta_of(float(unique[middle]), trials) > largest
-        low, high = (low, middle) if above else (middle + 1, high)
-    return int(np.sum(statistics >= unique[low])) if low < unique.size else 0
+    first = bisect.bisect_left(unique, True, key=lambda value: theta_of(float(value), trials) > largest)
+    return int(np.sum(statistics >= unique[first])) if first < unique.size else 0
 
 
 def _claims(known: Known) -> Iterator[tuple[str, Claim]]:
@@ -289,8 +287,8 @@ def _one_run_cells(known: KnownRun, canaries: int, repetitions: int) -> Iterator
     pairs = [(canaries // share, canaries // share) for share in (2, 5, 20)]
     choices: tuple[tuple[str, list[tuple[int, int]] | None], ...] = (("1.5·√m each", None), ("3 pairs", pairs))
     for words, numbers in choices:
-        for method in ("one_run", "one_run_fdp (gdp)", "one_run_fdp (epsilon_delta)"):
-            bound = _one_run_bound(method, numbers)
+        for method in ONE_RUN_METHODS:
+            bound = one_run_bound(method, numbers)
             found = np.array([bound(run) for run in runs])
             truth = known.gaussian_epsilon if method.endswith("(gdp)") else known.epsilon
             yield Cell(
@@ -305,8 +303,8 @@ def _one_run_cells(known: KnownRun, canaries: int, repetitions: int) -> Iterator
             )
 
 
-def _one_run_bound(method: str, numbers: list[tuple[int, int]] | None) -> Callable[[OneRunScores], float]:
-    """ε of one run by a method's name."""
+def one_run_bound(method: str, numbers: list[tuple[int, int]] | None) -> Callable[[OneRunScores], float]:
+    """ε of one run, by a method of ``ONE_RUN_METHODS``."""
     confidence = 1.0 - LEVEL
     if method == "one_run":
         return lambda run: one_run(run, delta=1e-5, confidence=confidence, guess_numbers=numbers).epsilon

@@ -72,8 +72,12 @@ class GroupCurve:
 
 
 @functools.lru_cache(maxsize=2048)
-def _curve(mechanism: DpSgd, analysis: str, added: bool) -> TradeOff:
-    """f_σ of one row, never too high."""
+def mechanism_curve(mechanism: DpSgd, analysis: str = "standard", added: bool = False) -> TradeOff:
+    """The trade-off curve of one row, never too high.
+
+    >>> round(float(mechanism_curve(DpSgd(sample_rate=1.0, noise_multiplier=2.0, steps=4))(0.05)), 6)
+    0.740489
+    """
     if analysis == "last_iterate":
         from coalmine.accounting import last_iterate
 
@@ -176,7 +180,7 @@ class DpSgdNoise:
         """f_σ for k rows; θ = 0 is the mechanism that leaks nothing."""
         if theta <= 0.0:
             return lambda alpha: 1.0 - np.asarray(alpha, dtype=np.float64)
-        single = _curve(self.mechanism.with_noise(self.sigma(theta)), self.analysis, self.added)
+        single = mechanism_curve(self.mechanism.with_noise(self.sigma(theta)), self.analysis, self.added)
         return single if self.copies == 1 else GroupCurve(single, self.copies)
 
     def critical(self, alpha: Array, beta: Array) -> Array:

@@ -9,46 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from coalmine import _validate
+from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.method import Evidence, Method
 from coalmine.bounds.one_run import Guesses, choose_guesses, one_run_record
 from coalmine.bounds.one_run_fdp import largest_mu, refutes
 from coalmine.errors import UnsupportedError
-from coalmine.records import DpSgd, LowerBound, OneRunScores, Relation, Sampling
-from coalmine.theory.curves import GaussianCurve, TradeOff
-
-_OCTAVE = 512
-"""Steps in σ, to a doubling: 0.14 %."""
-_SIGMAS = (2.0**-6, 2.0**12)
-
-
-@functools.lru_cache(maxsize=256)
-def mechanism_curve(mechanism: DpSgd) -> TradeOff:
-    """The trade-off curve of DP-SGD when every iterate may be seen, never too high.
-
-    >>> round(float(mechanism_curve(DpSgd(sample_rate=1.0, noise_multiplier=2.0, steps=4))(0.05)), 6)
-    0.740489
-    """
-    _validate.instance("mechanism", mechanism, DpSgd)
-    if mechanism.sampling is Sampling.SHUFFLE:
-        raise UnsupportedError(
-            "sampling = 'shuffle' has no known trade-off curve: expected 'poisson' or 'full', or a claim of ε and δ"
-        )
-    if mechanism.relation is not Relation.ADD_REMOVE:
-        raise UnsupportedError(
-            "relation = 'replace' does not fit one run: a coin decides whether a canary is there, so expected "
-            "'add_remove'"
-        )
-    if mechanism.sample_rate == 1.0:
-        return GaussianCurve(mu=math.sqrt(mechanism.steps) / mechanism.noise_multiplier)
-    from coalmine.accounting import standard
-
-    return standard.trade_off(mechanism)
+from coalmine.records import DpSgd, LowerBound, OneRunScores, Relation
 
 
 def one_run_dpsgd(
@@ -79,70 +50,41 @@ def one_run_dpsgd(
     >>> round(found.epsilon, 2)
     1.37
     """
-    _validate.instance("mechanism", mechanism, DpSgd)
-    delta = _validate.open_unit("delta", delta)
+    family = DpSgdNoise(mechanism=mechanism, delta=delta)
+    if mechanism.relation is not Relation.ADD_REMOVE:
+        raise UnsupportedError(
+            "relation = 'replace' does not fit one run: a coin decides whether a canary is there, so expected "
+            "'add_remove'"
+        )
     level = 1.0 - _validate.open_unit("confidence", confidence)
     tested = choose_guesses(evidence, guess_numbers, seed=seed)
     share = level / len(tested)
-    found = [_smallest_refuted(guesses, mechanism, share) for guesses, _ in tested]
-    best = int(np.argmin(found))
+    found = [_most_refuted(guesses, family, share) for guesses, _ in tested]
+    best = int(np.argmax(found))
     perfect = (dataclasses.replace(guesses, correct=guesses.guesses) for guesses, _ in tested)
     return one_run_record(
         ONE_RUN_DPSGD,
-        epsilon=_epsilon(mechanism, found[best], delta),
-        delta=delta,
+        epsilon=family.epsilon(found[best]),
+        delta=family.delta,
         confidence=confidence,
         tested=tested,
         best=best,
         relation=mechanism.relation,
-        ceiling=max(_epsilon(mechanism, _smallest_refuted(each, mechanism, share), delta) for each in perfect),
-        assumptions=(
-            f"the mechanism is DP-SGD with sampling rate {mechanism.sample_rate:g}, "
-            f"{_validate.counted(mechanism.steps, 'step')} and {mechanism.sampling.value} sampling; only its noise is "
-            "unknown",
-        ),
-        details={"noise_multiplier": found[best]},
+        ceiling=max(family.epsilon(_most_refuted(each, family, share)) for each in perfect),
+        assumptions=family.assumptions[:1],  # coins need no word on what the adversary sees
+        details=family.details(found[best]),
     )
 
 
 @functools.lru_cache(maxsize=1024)
-def _smallest_refuted(guesses: Guesses, mechanism: DpSgd, level: float) -> float:
-    """The smallest σ whose curve is refuted, to one step of the grid; infinite if none is."""
-
-    def refuted(step: int) -> bool:
-        sigma = _SIGMAS[1] * 2.0 ** (-step / _OCTAVE)
-        return refutes(guesses, mechanism_curve(mechanism.with_noise(sigma)), level=level)
-
+def _most_refuted(guesses: Guesses, family: DpSgdNoise, level: float) -> float:
+    """The largest θ of the family (the smallest σ of its grid) whose curve is refuted; 0 if none is."""
     mu = largest_mu(guesses, level=level)
     if mu <= 0.0:
-        return math.inf
-    top = round(math.log2(_SIGMAS[1] / _SIGMAS[0]) * _OCTAVE)
-    near = 1.0 / math.sqrt(math.log1p(mu**2 / (mechanism.sample_rate**2 * mechanism.steps)))
-    if mechanism.sample_rate == 1.0:
-        near = math.sqrt(mechanism.steps) / mu
-    probe = min(max(round(math.log2(_SIGMAS[1] / near) * _OCTAVE), 0), top)
-    low, high, stride = -1, top + 1, 16  # low is refuted (−1: nothing is known to be), high is not
-    while high - low > 1:
-        if refuted(probe):
-            low = probe
-            probe = low + stride if high > top else (low + high) // 2
-        else:
-            high = probe
-            probe = high - stride if low < 0 else (low + high) // 2
-        stride *= 4
-        if not low < probe < high:
-            probe = (low + high) // 2
-    return math.inf if low < 0 else float(_SIGMAS[1] * 2.0 ** (-low / _OCTAVE))
-
-
-@functools.lru_cache(maxsize=256)
-def _epsilon(mechanism: DpSgd, sigma: float, delta: float) -> float:
-    """ε at δ with that noise, never too large."""
-    if math.isinf(sigma):
         return 0.0
-    from coalmine.accounting import standard
-
-    return standard.epsilon_at_least(mechanism.with_noise(sigma), delta=delta)
+    return family.search(
+        lambda theta: theta == 0.0 or refutes(guesses, family.curve(theta), level=level), start=family.near(mu)
+    )
 
 
 ONE_RUN_DPSGD = Method(

@@ -25,7 +25,7 @@ from coalmine.bounds.thresholds import Rule, Sup
 from coalmine.bounds.trials import ceiling_of
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import DpSgd, plain
-from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, largest_true
+from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, largest_true, least_whole
 from coalmine.theory.rates import upper_limit
 
 _MOST_CANARIES = {ONE_RUN.name: 2**18, ONE_RUN_FDP.name: 2**14}
@@ -134,7 +134,7 @@ def plan(
             return _one_run(method, n, correct, delta=delta, confidence=confidence) > claim
 
         hopeless = False  # a number of canaries that is too large proves less, so the most is not asked first
-    trials = None if hopeless else least(enough, most, exact=mu is None)
+    trials = None if hopeless else least_whole(enough, start=0, most=most, parts=0 if mu is None else 100)
     return Plan(
         claim=claim,
         delta=delta,
@@ -268,20 +268,3 @@ def _power_sup(family: Family, theta: float, mu: float, n: int, level: float, se
     attacked = simulate(family, GaussianCurve(mu=mu), n, n, simulations=_SIMULATED_AUDITS, seed=seed + 1)
     rank = math.floor(kept_level(level, n, rule=Sup()) * (copies + 1)) - 1
     return float(np.mean(attacked > np.sort(claimed)[::-1][rank]))
-
-
-def least(enough: Callable[[int], bool], most: int, *, exact: bool) -> int | None:
-    """The least number that is enough, by doubling and bisection (to 1 % unless ``exact``)."""
-    low, high = 0, 1
-    while not enough(high):
-        low, high = high, high * 2
-        if low >= most:
-            return None
-        high = min(high, most)
-    while high - low > (1 if exact else max(1, high // 100)):
-        middle = (low + high) // 2
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
-    return high

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from coalmine.one_run import Canaries
@@ -29,6 +27,7 @@ def canaries_of(kind: str, number_of: int, seed: int, options: dict[str, Any]) -
     """Canaries of this kind, from the options that it needs."""
     from coalmine import _validate
     from coalmine.one_run.canaries import KINDS
+    from coalmine.one_run.files import read_npz
 
     _validate.choice("kind", kind, tuple(KINDS))
     needed = _WANTED[kind]
@@ -37,32 +36,14 @@ def canaries_of(kind: str, number_of: int, seed: int, options: dict[str, Any]) -
         raise InvalidInputError(f"{missing[0]} is missing: kind {kind.replace('_', '-')} needs it")
     wanted: dict[str, Any] = {name: options[name] for name in needed if name != "data"}
     if "data" in needed:
-        x, y = _rows(options["data"])
-        wanted |= {"x": x, "classes": _class_count(y, options["classes"])}
+        path, expected = options["data"], "an .npz file with plain arrays x and y, as numpy.savez writes it"
+        rows = read_npz(path, expected=expected, wanted=("x", "y"), name=f"data = {str(path)!r}")
+        wanted |= {"x": rows["x"], "classes": _class_count(rows["y"], options["classes"])}
         if kind == "mislabeled":
-            wanted["y"] = y
+            wanted["y"] = rows["y"]
     elif kind == "random_tokens":
         wanted["classes"] = options["classes"]
     return KINDS[kind](canaries=number_of, seed=seed, **wanted)
-
-
-def _rows(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """x and y of an .npz file; pickled objects are never loaded."""
-    import numpy as np
-
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive["x"], archive["y"]
-    except KeyError:
-        raise InvalidInputError(
-            f"data = {str(path)!r} is not allowed: expected an .npz file with arrays x and y"
-        ) from None
-    except Exception as error:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
-        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
-        raise InvalidInputError(
-            f"data = {str(path)!r} cannot be read{why}: expected an .npz file with plain arrays x and y, as "
-            "numpy.savez writes it"
-        ) from None
 
 
 def _class_count(y: NDArray[Any], given: int | None) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -48,9 +47,7 @@ class Watch(Watcher):
         self._progress.update(self._idle, visible=True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.update(self._idle, visible=False)
         self._progress.stop()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -151,6 +151,7 @@ def audit(
         overrides.append(f"audit.claim_epsilon={claim_epsilon}")
     if control is not None:
         overrides.append(f"audit.control={str(control).lower()}")
+    own: dict[str, object] = {"timeout": timeout, "batched": batched, "threads": threads}
     if train is not None or score is not None:
         if config is not None or preset is not None:
             raise InvalidInputError("train is not allowed beside a config file or a preset: expected one of them")
@@ -160,31 +161,12 @@ def audit(
             raise InvalidInputError("control is not allowed with train: expected --control-train module:function")
         if data_dir is not None:
             raise InvalidInputError("data_dir is not allowed with train: your own functions read their own data")
-        return run_own_training(
-            (train, score, worlds),
-            overrides,
-            control=control_train,
-            claim_dpsgd=claim_dpsgd,
-            timeout=timeout,
-            batched=batched,
-            threads=threads,
-            depends_on=_depends_on(depends_on or ()),
-            messages=messages,
-            name=name,
-            tags=tag or (),
-            store=store,
-            execution=execution,
-            json=json,
-            report=report,
-        )
-    own: dict[str, object] = {
-        "worlds": worlds,
-        "timeout": timeout,
-        "claim_dpsgd": claim_dpsgd,
-        "control_train": control_train,
-    }
-    own |= {"batched": batched, "threads": threads, "depends_on": depends_on or None, "messages": messages or None}
-    for option, value in own.items():
+        return run_own_training((train, score, worlds, control_train), overrides, claim_dpsgd, {
+            **own, "depends_on": _depends_on(depends_on or ()), "messages": messages, "name": name, "tags": tag or (),
+            "store": store, "execution": execution,
+        }, json=json, report=report)  # fmt: skip
+    only = {"worlds": worlds, "control_train": control_train, "claim_dpsgd": claim_dpsgd, **own}
+    for option, value in {**only, "depends_on": depends_on or None, "messages": messages or None}.items():
         if value is not None:
             raise InvalidInputError(f"{option} is not allowed without train: expected --train module:function too")
     settings = configs.load(config, preset=preset, overrides=overrides, adversaries=adversary)
@@ -222,13 +204,10 @@ def run_audit(
     tags: Sequence[str] = (),
 ) -> int:
     """Run an audit with its progress bar, print the result, and give the exit code."""
-    from coalmine import report as reports
     from coalmine.auditing.run import audit as run
     from coalmine.cli._watch import Watch
 
-    if report is not None:  # found out now, not after hours of training
-        reports.check_packages()
-        reports.check_target(report)
+    _check_report(report)
     section = settings.audit
     each = 1.0 - (1.0 - section.confidence) / len(settings.adversary)  # all the bounds that are shown hold together
     with Watch(delta=section.delta, confidence=each, shown=not json and sys.stderr.isatty()) as watch:
@@ -237,33 +216,21 @@ def run_audit(
 
 
 def run_own_training(
-    names: tuple[str | None, str | None, str | None],
+    names: tuple[str | None, str | None, str | None, str | None],
     overrides: list[str],
-    *,
-    control: str | None,
     claim_dpsgd: str | None,
-    timeout: float | None,
-    batched: int | None,
-    threads: int | None,
-    depends_on: Mapping[str, Path | str],
-    messages: bool,
-    name: str | None,
-    tags: Sequence[str],
-    store: Path,
-    execution: Execution,
+    options: dict[str, Any],
+    *,
     json: bool,
     report: Path | None,
 ) -> int:
     """The same for a user's own training, scoring and worlds: these names are the only code that is ever loaded."""
-    from coalmine import report as reports
     from coalmine.auditing import config as configs
     from coalmine.cli._watch import Watch
     from coalmine.integrations import audit_function, load_function, load_worlds, parse_dpsgd
 
-    if report is not None:
-        reports.check_packages()
-        reports.check_target(report)
-    train, score, worlds = names
+    _check_report(report)
+    train, score, worlds, control = names
     if train is None or score is None:
         raise InvalidInputError(f"{'score' if train else 'train'} is missing: expected module:function")
     wrong = [one for one in overrides if not one.startswith("audit.")]
@@ -282,18 +249,19 @@ def run_own_training(
             confidence=question.confidence,
             trials=question.trials,
             seed=question.seed,
-            timeout=timeout,
-            batched=batched,
-            threads=threads,
-            depends_on=depends_on,
-            messages=messages,
-            name=name,
-            tags=tags,
-            store=store,
-            execution=execution,
             watcher=watch,
+            **options,
         )
-    return finish(result, json=json, report=report, store=store)
+    return finish(result, json=json, report=report, store=options["store"])
+
+
+def _check_report(report: Path | None) -> None:
+    """Whether the report can be written is found out now, not after hours of training."""
+    from coalmine import report as reports
+
+    if report is not None:
+        reports.check_packages()
+        reports.check_target(report)
 
 
 def finish(result: AuditResult, *, json: bool, report: Path | None, store: Path) -> int:

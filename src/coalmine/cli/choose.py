@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,7 @@ from coalmine.cli._output import Json, number, print_json, print_lines, print_ta
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from coalmine.auditing.config import AuditConfig
     from coalmine.identifiability.choose import Choice, Sweep
 
 
@@ -66,7 +67,18 @@ def choose(
         for name, value in (("--steps", steps), ("--sample-rate", sample_rate)):
             if value is not None:
                 raise InvalidInputError(f"{name} = {value} is not allowed with a config: it has its own")
-        _sweep(config, preset, changes, delta, belief, advantage, trainings, device, data_dir, figure, as_json)
+        from coalmine.auditing.config import Execution, load
+
+        overrides = [*(changes or []), *([] if delta is None else [f"audit.delta={delta}"])]
+        _sweep(
+            load(config, preset=preset, overrides=overrides),
+            figure,
+            as_json=as_json,
+            belief=belief,
+            advantage=advantage,
+            trainings=trainings,
+            execution=Execution(device=device, data_dir=data_dir),
+        )
         return
     for name, given_too in (("--figure", figure is not None), ("--set", bool(changes))):
         if given_too:
@@ -86,34 +98,14 @@ def choose(
     _show(choice)
 
 
-def _sweep(
-    path: Path | None,
-    preset: str | None,
-    changes: list[str] | None,
-    delta: float | None,
-    belief: float | None,
-    advantage: float | None,
-    trainings: int,
-    device: str,
-    data_dir: str | None,
-    figure: Path | None,
-    as_json: bool,
-) -> None:
+def _sweep(config: AuditConfig, figure: Path | None, *, as_json: bool, **options: Any) -> None:
     """Train at several beliefs, then print and draw what each costs."""
+    from coalmine import report as reports
     from coalmine.auditing import choosing
-    from coalmine.auditing.config import Execution, load
-    from coalmine.cli.study import check_figure
 
-    target = None if figure is None else check_figure(figure)
-    overrides = [*(changes or []), *([] if delta is None else [f"audit.delta={delta}"])]
-    found = choosing.sweep(
-        load(path, preset=preset, overrides=overrides),
-        belief=belief,
-        advantage=advantage,
-        trainings=trainings,
-        execution=Execution(device=device, data_dir=data_dir),
-        progress=None if as_json else lambda line: typer.echo(line, err=True),
-    )
+    target = None if figure is None else reports.check_figure(figure)
+    progress = None if as_json else lambda line: typer.echo(line, err=True)
+    found = choosing.sweep(config, progress=progress, **options)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -122,7 +114,7 @@ def _sweep(
     if target is not None:
         from coalmine.report import price, render
 
-        target.write_bytes(render.as_bytes(price.figure(found), target.suffix.removeprefix(".")))
+        reports.write_bytes(render.as_bytes(price.figure(found), target.suffix[1:]), target, name="figure")
 
 
 def _show_sweep(found: Sweep) -> None:

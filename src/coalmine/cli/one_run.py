@@ -367,6 +367,9 @@ def _finish(
     as_json: bool,
 ) -> int:
     """Print the result, write what was asked for, and give the exit code."""
+    from json import dumps
+
+    from coalmine import report as reports
     from coalmine.one_run import section as section_of
 
     price = None
@@ -375,11 +378,14 @@ def _finish(
     if section is not None or figure is not None or report is not None:
         tree = section_of(result, price=price)
         if section is not None:
-            _write_json(section, tree)
+            reports.write_text(dumps(tree, ensure_ascii=False, allow_nan=False) + "\n", section, name="section")
+        if figure is not None or report is not None:
+            from coalmine.report import one_run as pages
+            from coalmine.report import render
         if figure is not None:
-            _draw(figure, tree)
+            reports.write_bytes(render.as_bytes(pages.scores(tree), figure.suffix[1:]), figure, name="figure")
         if report is not None:
-            _write_page(report, tree)
+            reports.write_text(pages.page(tree), report)
     store, name, tags = kept
     mark = None if store is None else result.keep(store, name=name, tags=tags or (), price=price)
     if as_json:
@@ -392,49 +398,15 @@ def _finish(
 
 def _check_outputs(*, section: Path | None, figure: Path | None, report: Path | None) -> None:
     """Refuse what cannot be written before anything is trained or a seal is opened."""
-    import os
+    from coalmine import report as reports
 
-    for name, path in {"section": section, "figure": figure, "report": report}.items():
-        if path is None:
-            continue
-        if path.is_dir() or not path.parent.is_dir():
-            what = "is a folder" if path.is_dir() else f"cannot be written: there is no folder {str(path.parent)!r}"
-            raise InvalidInputError(f"{name} = {str(path)!r} {what}; expected a file in a folder that is there")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise InvalidInputError(f"{name} = {str(path)!r} cannot be written: permission denied")
-    if figure is not None or report is not None:
-        from coalmine import _validate
-        from coalmine.report import check_packages, render
-
-        check_packages()
-        if figure is not None:
-            _validate.choice("figure", figure.suffix.removeprefix("."), render.FORMATS)
-
-
-def _write_json(path: Path, tree: dict[str, Any]) -> None:
-    import json
-
-    from coalmine.one_run import files
-
-    try:
-        files.write(path, (json.dumps(tree, ensure_ascii=False, allow_nan=False) + "\n").encode())
-    except OSError as error:
-        raise InvalidInputError(f"section = {str(path)!r} cannot be written: {error.strerror}") from None
-
-
-def _draw(path: Path, tree: dict[str, Any]) -> None:
-    from coalmine.report import one_run, render
-
-    try:
-        path.write_bytes(render.as_bytes(one_run.scores(tree), path.suffix.removeprefix(".")))
-    except OSError as error:
-        raise InvalidInputError(f"figure = {str(path)!r} cannot be written: {error.strerror}") from None
-
-
-def _write_page(path: Path, tree: dict[str, Any]) -> None:
-    from coalmine.report import one_run, write_text
-
-    write_text(one_run.page(tree), path)
+    for name, path in (("section", section), ("report", report)):
+        if path is not None:
+            reports.check_target(path, name=name)
+    if figure is not None:
+        reports.check_figure(figure)
+    if report is not None:
+        reports.check_packages()
 
 
 _IF = {"one_run_dpsgd": " (if DP-SGD)", "one_run_fdp_gdp": " (if Gaussian)"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,7 @@ from coalmine._validate import counted
 from coalmine.cli._options import Address, DeviceName, EngineName, WorkerCount, one_of
 from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
+from coalmine.store.results import faults_of, part, size_of
 
 if TYPE_CHECKING:
     from coalmine.store import Store
@@ -27,9 +27,9 @@ RunName = Annotated[str, typer.Argument(help="The first characters of its finger
 
 def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
     """What is said of a run; ``entry`` is the last audit that it belongs to."""
-    identity, attack = _part(run.description, "identity"), _part(run.description, "attack")
-    adversary = {"name": attack.get("name"), **_part(attack, "options")} if attack else _part(identity, "adversary")
-    train = _part(identity, "train").get("function")
+    identity, attack = part(run.description, "identity"), part(run.description, "attack")
+    adversary = {"name": attack.get("name"), **part(attack, "options")} if attack else part(identity, "adversary")
+    train = part(identity, "train").get("function")
     ended = (entry.conclusion if entry else None) or {}
     return {
         "kind": "audit",
@@ -38,12 +38,12 @@ def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
         "name": entry.name if entry else "",
         "adversary": adversary if train is None else {**adversary, "train": train},
         "control": attack.get("control", 1.0) != 1.0,
-        "data": _part(identity, "data").get("name"),
+        "data": part(identity, "data").get("name"),
         "trials": run.trials,
         "wanted": run.wanted,
         "failed_trials": run.failed_trials,
         "failed_blocks": run.failed_blocks,
-        "epsilon_lower": _part(ended, "runs").get(run.fingerprint),
+        "epsilon_lower": part(ended, "runs").get(run.fingerprint),
         "verdict": None if attack.get("control", 1.0) != 1.0 else ended.get("outcome"),
         "seconds": run.elapsed,
         "devices": list(run.devices),
@@ -56,12 +56,6 @@ def _entries(store: Store) -> dict[str, AuditEntry]:
     from coalmine.store.listing import audits
 
     return {run: entry for entry in reversed(audits(store)) for run in entry.members}
-
-
-def _part(description: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A table of the description; what another program wrote there may be anything."""
-    found = description.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _when(seconds: float) -> str:
@@ -86,7 +80,7 @@ def _stored_result(entry: ResultEntry) -> dict[str, Any]:
         "faults": said.get("faults"),
         "epsilon_lower": said.get("epsilon"),
         "verdict": said.get("outcome"),
-        "versions": _part(said, "versions"),
+        "versions": part(said, "versions"),
         "created": _when(entry.created),
     }
 
@@ -108,9 +102,9 @@ def list_(
     with Store.open(store, create=False, read_only=True) as opened:
         entries = _entries(opened)
         found = [_summary(run, entries.get(run.fingerprint)) for run in opened.runs()]
-        others = [_stored_result(entry) for entry in reversed(results.every(opened))]
+        kept = [entry for entry in reversed(results.every(opened)) if kind in (None, entry.kind)]
     found = found if kind in (None, "audit") else []
-    others = [one for one in others if kind in (None, one["kind"])]
+    others = [_stored_result(entry) for entry in kept]
     if json:
         print_json({"runs": found, "results": others})
         return
@@ -135,11 +129,11 @@ def list_(
             one["created"],
             one["result"][:12],
             f"{one['kind']}: {one['name'] or one['subject']}",
-            _size(one),
-            _faults(one) if one["kind"] == "probe" else _proved(one),
+            size_of(entry) or "-",
+            ", ".join(faults_of(entry)) or "no fault" if entry.kind == "probe" else _proved(one),
             str(one["verdict"] or "-"),
         )
-        for one in others
+        for entry, one in zip(kept, others, strict=True)
     ]
     print_table(
         f"Runs and results in {store}",
@@ -148,20 +142,6 @@ def list_(
     )
     if any(one["verdict"] is None and not one["control"] for one in found):
         print_lines(["-: not judged yet. coalmine report RUN judges what is there, coalmine runs resume RUN plays on."])
-
-
-def _size(summary: dict[str, Any]) -> str:
-    """How many measures a probe took, or how many canaries there were."""
-    count, word = summary["size"], "measure" if summary["kind"] == "probe" else "canary"
-    if not isinstance(count, int):
-        return "-"
-    return counted(count, word, "canaries" if word == "canary" else None)
-
-
-def _faults(summary: dict[str, Any]) -> str:
-    """What a probe found."""
-    found = summary["faults"]
-    return ", ".join(map(str, found)) if isinstance(found, list) and found else "no fault"
 
 
 def _counted(summary: dict[str, Any]) -> str:
@@ -207,9 +187,9 @@ def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = Fals
         entry = _entries(opened).get(found.fingerprint)
     payload = {
         **_summary(found, entry),
-        "identity": _part(found.description, "identity"),
+        "identity": part(found.description, "identity"),
         "versions": [{"versions": dict(versions), "blocks": blocks} for versions, blocks in found.made]
-        or [{"versions": _part(found.description, "versions"), "blocks": found.blocks}],
+        or [{"versions": part(found.description, "versions"), "blocks": found.blocks}],
         "failures": [{"block": one.block, "trial": one.trial, "reason": one.reason} for one in failures],
     }
     if json:
@@ -249,12 +229,14 @@ def _show_result(found: Result, *, json: bool) -> None:
     if json:
         print_json(payload)
         return
-    verdict = _part(found.report, "verdict")
+    verdict = part(found.report, "verdict")
     facts = [
         ("verdict", str(payload["verdict"])),
         ("subject", str(payload["subject"])),
-        ("found", _faults(payload)) if found.kind == "probe" else ("proved ε", _proved(payload)),
-        ("size", _size(payload)),
+        ("found", ", ".join(faults_of(found)) or "no fault")
+        if found.kind == "probe"
+        else ("proved ε", _proved(payload)),
+        ("size", size_of(found) or "-"),
         ("name", " ".join([str(found.name or "none"), *(f"[{tag}]" for tag in found.tags)])),
         ("stored", f"{payload['created'][:19].replace('T', ' ')} UTC"),
         ("versions", _pairs(payload["versions"])),

@@ -112,6 +112,7 @@ def run(
     json: Json = False,
 ) -> int:
     """Train what is missing, then print our value beside the published one. Exit code 1 if a bound is INVALID."""
+    from coalmine import report as reports
     from coalmine.auditing.config import Execution
     from coalmine.auditing.engine import open_engine
     from coalmine.cli._watch import Watch
@@ -141,7 +142,7 @@ def run(
     )
     if figure is not None and not found.figure:
         raise UnsupportedError(f"study {found.name!r} has no figure: its table says it all; leave --figure out")
-    target = None if figure is None else check_figure(figure)
+    target = None if figure is None else reports.check_figure(figure)
     audits = measure.audits(found, cells[0], size)
     shown = not json and sys.stderr.isatty()
     delta, level = (audits[0].audit.delta, 1.0 - audits[0].audit.confidence) if audits else (1e-5, 0.05)
@@ -167,27 +168,11 @@ def run(
     else:
         show_results(found, results, scale=scale, explained=measure.columns)
     if target is not None:
-        write_figure(found, results, target)
+        from coalmine.report import render
+        from coalmine.studies.figure import draw
+
+        reports.write_bytes(render.as_bytes(draw(found, results), target.suffix[1:]), target, name="figure")
     return 1 if any(result.verdict == "INVALID" for result in results) else 0
-
-
-def check_figure(path: Path) -> Path:
-    """The file can be written and its ending is a format, found out before any training."""
-    from coalmine import report
-    from coalmine.report.render import FORMATS
-
-    report.check_packages()
-    if path.suffix.removeprefix(".") not in FORMATS:
-        raise _validate.reject("figure", str(path), "a name that ends in .svg, .png or .pdf")
-    return report.check_target(path, name="figure")
-
-
-def write_figure(found: Study, results: Sequence[CellResult], path: Path) -> None:
-    """Draw the study."""
-    from coalmine.report import render
-    from coalmine.studies.figure import draw
-
-    path.write_bytes(render.as_bytes(draw(found, results), path.suffix.removeprefix(".")))
 
 
 def show_results(found: Study, results: Sequence[CellResult], *, scale: str, explained: Mapping[str, str]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from coalmine import report
 from coalmine.auditing.results import AuditResult
-from coalmine.errors import InvalidInputError
 from coalmine.evidence import archive
 from coalmine.evidence.contents import Contents
 from coalmine.store import Store
@@ -47,11 +46,4 @@ def bundle(
         archive.RESULT: archive.json_bytes(result.to_dict()),
         archive.REPORT: report.page(result).encode(),
     }
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(archive.pack(files))
-        beside.replace(target)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InvalidInputError(f"output = {str(target)!r} cannot be written: {error.strerror}") from None
-    return target
+    return report.write_bytes(archive.pack(files), target, name="output")

@@ -21,11 +21,11 @@ from coalmine.auditing import judge
 from coalmine.auditing.config import AuditSection, Execution, FunctionConfig
 from coalmine.auditing.engine import open_engine
 from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
+from coalmine.auditing.games import BaseGame, played
 from coalmine.auditing.results import AuditResult
-from coalmine.auditing.stored import AuditRecord, Member, conclude_and_keep
+from coalmine.auditing.stored import AuditRecord
 from coalmine.errors import InvalidInputError
-from coalmine.game import BLOCK_SIZE, Watcher, blocks_for, play
-from coalmine.game.machine import versions
+from coalmine.game import BLOCK_SIZE, Watcher
 from coalmine.integrations import identity
 from coalmine.integrations.known import Known
 from coalmine.integrations.rows import check_neighbours
@@ -120,14 +120,7 @@ def audit_function(
         raise _validate.reject("device", how.device, f"'cpu' or 'cuda' with engine = {how.engine!r}")
     if how.engine == "inline" and limit is not None:
         raise InvalidInputError("timeout is not allowed with engine = 'inline': it needs a process that can be ended")
-    scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
-    if not scoring:
-        raise _validate.reject("score", score, "a function, or at least one by name")
-    named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
-    for role, function in named:
-        identity.check_function(role, function)
-    for function in scoring.values():
-        check_signatures(train, function)
+    scoring = checked_scores(train, score, control)
     built = build(worlds)
     check_neighbours(built)
     content = contents(built)  # once: data may be large
@@ -164,8 +157,19 @@ def audit_function(
         timeout=limit,
         messages=messages,
     )
-    games = [_Game(one, facts if number == 0 else _twin(facts)) for number, one in enumerate(tasks)]
-    twin = games[1].member(section.trials) if control is not None else None
+    names = [f"{NAME} ({settings.train})", *(f"control ({title(one.train)})" for one in tasks[1:])]
+    games = [
+        OwnGame(
+            task=one,
+            facts=facts if number == 0 else dataclasses.replace(facts, control=0.0, several=()),
+            identity=one.identity,
+            trials=section.trials,
+            called=names[number],
+            relation=built.relation,
+            travels=how.engine != "inline",
+        )
+        for number, one in enumerate(tasks)
+    ]
     record = AuditRecord(
         config=settings,
         subject=Subject(
@@ -179,46 +183,47 @@ def audit_function(
             },
         ),
         claim=said,
-        members=(games[0].member(section.trials, control=twin),),
+        members=(games[0].member(games[1].member() if control is not None else None),),
     )
     with (
         Store.opened(store) as opened,
         open_engine(how) as engine,
         contextlib.nullcontext(watcher) if watcher is not None else progress() as watching,
     ):
-        for one in games:
-            about = {"identity": one.task.identity, "attack": one.facts.to_dict(), "versions": versions()}
-            opened.register(one.run, about)
-        members = {one.run: section.trials for one in games}
-        opened.record_audit(record.name, record.to_dict(), members=members, name=called, tags=labels)
-        for one in games:
-            task = one.task.on(how.devices[0])
-            if how.engine != "inline":
-                _check_portable(task)
-            done = opened.parts(one.run, below=section.trials)
-            who = f"{NAME} ({settings.train})" if one is games[0] else f"control ({title(one.task.train)})"
-            watching.begin(who, trials=section.trials, copies=built.copies, done=done)
-            missing = blocks_for(section.trials, done=opened.done(one.run))
-            play(task, blocks=missing, store=opened, engine=engine, watcher=watching)
-            watching.end()
-        return conclude_and_keep(opened, record)
+        return played(
+            opened, record, games, engine=engine, device=how.devices[0], watcher=watching, name=called, tags=labels
+        )
 
 
-@dataclasses.dataclass(frozen=True)
-class _Game:
-    """One training function to be played: the user's, or its broken twin."""
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class OwnGame(BaseGame):
+    """One training function to be played: the user's, or its broken twin. ``travels``: to other processes."""
 
     task: FunctionTask
-    facts: AttackFacts
+    travels: bool
 
-    @property
-    def run(self) -> str:
-        """The run's fingerprint."""
-        return self.task.fingerprint
+    def ready(self, device: str) -> FunctionTask:
+        """The task on that device."""
+        task = self.task.on(device)
+        if self.travels:
+            _check_portable(task)
+        return task
 
-    def member(self, trials: int, *, control: Member | None = None) -> Member:
-        """The run as part of an audit."""
-        return Member(run=self.run, attack=self.facts, wanted=trials, control=control)
+
+def checked_scores(train: Train, score: Score | Mapping[str, Score], control: Train | None) -> dict[str, Score]:
+    """The scores by name; an error unless all of it are functions that can be called as they will be."""
+    scoring = dict(score) if isinstance(score, Mapping) else {"score": score}
+    if not scoring:
+        raise _validate.reject("score", score, "a function, or at least one by name")
+    for role, function in _by_role(train, scoring, control):
+        identity.check_function(role, function)
+    for one in scoring.values():
+        check_signatures(train, one)
+    return scoring
+
+
+def _by_role(train: Train, scoring: Mapping[str, Score], control: Train | None) -> list[tuple[str, Callable[..., Any]]]:
+    return [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
 
 
 def own_tasks(
@@ -238,26 +243,11 @@ def own_tasks(
 ) -> list[FunctionTask]:
     """What plays these functions, with its identity: the training first, then its control where there is one.
 
-    Args:
-        train: as in :func:`audit_function`.
-        scoring: the scores by name.
-        worlds: as they were given.
-        built: the same, built.
-        content: the hashes of their data, where they have some.
-        control: as in :func:`audit_function`, like all that follow.
-        seed: of the audit.
-        depends_on: what else decides a training.
-        batched: the most seeds of one call.
-        threads: the most threads.
-        timeout: the most seconds of one training.
-        messages: whether texts are kept.
-
-    Returns:
-        One task for each training function.
-
+    ``built`` are the ``worlds`` as they were given, built, and ``content`` the hashes of their data, where they have
+    some; all else is as in :func:`audit_function`.
     """
     trainings = [train] if control is None else [train, control]
-    named = [("train", train), *scoring.items(), *([("control", control)] if control is not None else [])]
+    named = _by_role(train, scoring, control)
     known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=_named(depends_on))
     found = []
     for function in trainings:
@@ -333,11 +323,6 @@ def _claimed(claim: Claim) -> dict[str, Any]:
         "claimed steps": mechanism.steps,
         "claimed sampling": mechanism.sampling.value,
     }
-
-
-def _twin(facts: AttackFacts) -> AttackFacts:
-    """The facts of the same attack on a broken twin of the training."""
-    return dataclasses.replace(facts, control=0.0, several=())
 
 
 def _section(*, delta: float, confidence: float, trials: int, seed: int, claim: float | None) -> AuditSection:

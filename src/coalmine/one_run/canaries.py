@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.one_run import files
 
 Array = NDArray[np.float64]
 _STREAM = 0xCA9A
@@ -127,14 +128,8 @@ def load_gradients(path: Path | str, *, kind: str = "dirac") -> tuple[GradientCa
     Returns:
         The canaries and the ids.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            parts = {name: archive[name] for name in archive.files}
-    except Exception:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
-        raise InvalidInputError(f"{path}: cannot be read: expected gradients that `one-run prepare` wrote") from None
-    missing = [name for name in ("indices", "values", "parameters") if name not in parts]
-    if missing:
-        raise InvalidInputError(f"{path}: no array {missing[0]}: expected gradients that `one-run prepare` wrote")
+    expected = "gradients that `one-run prepare` wrote"
+    parts = files.read_npz(path, expected=expected, wanted=("indices", "values", "parameters"))
     canaries = GradientCanaries(
         kind=kind, indices=parts["indices"], values=parts["values"], parameters=int(parts["parameters"])
     )

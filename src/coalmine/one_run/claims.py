@@ -6,11 +6,12 @@ the whole trade-off curve of its mechanism, which is far sharper.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 
 from coalmine import _validate
+from coalmine.bounds.dpsgd import mechanism_curve
 from coalmine.bounds.one_run import Guesses, p_value
-from coalmine.bounds.one_run_dpsgd import mechanism_curve
 from coalmine.bounds.one_run_fdp import critical_count, fdp_p_value, refutes
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, Relation
@@ -86,11 +87,9 @@ class Test:
         if self.method == "one_run_fdp":
             curve = claimed_curve(self.claim)
             return critical_count(curve, canaries=canaries, guesses=guesses, level=level, sides=sides)
-        low, high = 0, guesses + 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.p_value(Guesses(canaries=canaries, guesses=guesses, correct=middle)) <= level:
-                high = middle
-            else:
-                low = middle
-        return high if high <= guesses else None
+        correct = 1 + bisect.bisect_left(
+            range(1, guesses + 1),
+            True,
+            key=lambda right: self.p_value(Guesses(canaries=canaries, guesses=guesses, correct=right)) <= level,
+        )
+        return correct if correct <= guesses else None

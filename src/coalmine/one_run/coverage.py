@@ -17,17 +17,14 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-from scipy import special
 
+from coalmine.bounds.coverage import LEVEL, ONE_RUN_METHODS, one_run_bound
 from coalmine.bounds.known import KnownRun, one_runs
-from coalmine.bounds.one_run import one_run
-from coalmine.bounds.one_run_fdp import one_run_fdp
 from coalmine.one_run import guesses
 from coalmine.records import DpSgd, MechanismClaim, OneRunScores
+from coalmine.theory.rates import two_sided
 
-LEVEL = 0.05
 DELTA = 1e-5
-METHODS = ("one_run", "one_run_fdp (gdp)", "one_run_fdp (epsilon_delta)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,10 +43,7 @@ class Cell:
     @property
     def interval(self) -> tuple[float, float]:
         """99 % Clopper–Pearson interval of the miss rate."""
-        n, k = self.audits, self.misses
-        low = float(special.betaincinv(k, n - k + 1, 0.005)) if k else 0.0
-        high = float(special.betaincinv(k + 1, n - k, 0.995)) if k < n else 1.0
-        return low, high
+        return two_sided(self.misses, self.misses, self.audits, confidence=0.99)
 
     @property
     def holds(self) -> bool:
@@ -93,9 +87,9 @@ def _measured(task: tuple[int, int, int, int]) -> list[Cell]:
     seen = [audit(known, rng, canaries=canaries, runs=pooled) for _ in range(audits)]
     cells = []
     for pair in numbers(canaries):
-        for method in METHODS:
+        for method in ONE_RUN_METHODS:
             truth = known.gaussian_epsilon if method.endswith("(gdp)") else known.epsilon
-            found = np.array([_bound(method, scores, pair) for scores in seen])
+            found = np.array([one_run_bound(method, [pair])(scores) for scores in seen])
             cells.append(
                 Cell(
                     mechanism=known.name,
@@ -109,15 +103,6 @@ def _measured(task: tuple[int, int, int, int]) -> list[Cell]:
                 )
             )
     return cells
-
-
-def _bound(method: str, scores: OneRunScores, pair: tuple[int, int]) -> float:
-    """ε of one audit."""
-    confidence = 1.0 - LEVEL
-    if method == "one_run":
-        return one_run(scores, delta=DELTA, confidence=confidence, guess_numbers=[pair]).epsilon
-    family = "gdp" if method.endswith("(gdp)") else "epsilon_delta"
-    return one_run_fdp(scores, delta=DELTA, confidence=confidence, guess_numbers=[pair], family=family).epsilon
 
 
 def table(cells: Sequence[Cell]) -> str:

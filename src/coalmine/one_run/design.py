@@ -13,7 +13,7 @@ from coalmine import _validate
 from coalmine.bounds.one_run import Guesses, count_guesses, ranked
 from coalmine.errors import InvalidInputError
 from coalmine.one_run import claims, guesses
-from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, OneRunScores, plain
+from coalmine.records import Claim, OneRunScores, claim_from_dict, plain
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class Design:
 
     ``canaries`` counts those of all runs together. ``tie_seed`` orders equal scores.
 
+    >>> from coalmine.records import EpsilonClaim
     >>> claim = EpsilonClaim(epsilon=2.0, delta=1e-5)
     >>> Design(claim=claim, confidence=0.95, canaries=100, guess_in=10, guess_out=10, method="one_run").level
     0.05
@@ -83,19 +84,9 @@ class Design:
         """The design that :meth:`to_dict` wrote down."""
         try:
             fields = dict(tree)
-            return cls(claim=_claim(fields.pop("claim")), **fields)
+            return cls(claim=claim_from_dict(fields.pop("claim")), **fields)
         except (KeyError, TypeError, AttributeError) as error:
             raise InvalidInputError(f"design is not allowed: {error}; expected what `prepare` wrote") from None
-
-
-def _claim(tree: Mapping[str, Any]) -> Claim:
-    """The claim of that description."""
-    fields = dict(tree)
-    kind = _validate.choice("claim.kind", fields.pop("kind"), ("epsilon", "mechanism"))
-    if kind == "epsilon":
-        return EpsilonClaim(**fields)
-    fields.pop("relation")
-    return MechanismClaim(mechanism=DpSgd(**fields.pop("mechanism")), **fields)
 
 
 def design(
@@ -125,6 +116,7 @@ def design(
     Returns:
         The design; keep it unchanged until the judge has spoken.
 
+    >>> from coalmine.records import EpsilonClaim
     >>> design(EpsilonClaim(epsilon=2.0, delta=1e-5), canaries=1000).guess_in
     49
     """

@@ -10,7 +10,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,8 @@ def read_scores(path: Path) -> tuple[list[str], NDArray[np.float64]]:
         raise InvalidInputError(f"{path}: no such file: expected a .csv, .npz or .jsonl file with id and score")
     try:
         if path.suffix == ".npz":
-            columns = _npz(path)
+            arrays = read_npz(path, expected="an .npz file of plain arrays, as numpy.savez writes it")
+            columns = {name: np.atleast_1d(column).tolist() for name, column in arrays.items()}
         elif path.suffix in (".jsonl", ".ndjson"):
             columns = _json_lines(path)
         else:
@@ -195,13 +196,19 @@ def _csv(path: Path) -> dict[str, list[Any]]:
     return columns
 
 
-def _npz(path: Path) -> dict[str, list[Any]]:
-    """Plain arrays; pickled objects are never loaded."""
+def read_npz(path: Path | str, *, expected: str, wanted: Sequence[str] = (), name: str = "") -> dict[str, NDArray[Any]]:
+    """The arrays of an .npz file, with those that are ``wanted`` among them; pickled objects are never loaded."""
+    where = name or str(path)
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: np.atleast_1d(archive[name]).tolist() for name in archive.files}
-    except Exception:  # noqa: BLE001 - zipfile and numpy raise many kinds for a damaged file
-        raise InvalidInputError(f"{path}: not an .npz file of plain arrays, as numpy.savez writes it") from None
+            found = {one: archive[one] for one in archive.files}
+    except Exception as error:  # noqa: BLE001 - NumPy and zipfile raise many kinds for what is no .npz file
+        why = f" ({error.strerror})" if isinstance(error, OSError) and error.strerror else ""
+        raise InvalidInputError(f"{where}: cannot be read{why}: expected {expected}") from None
+    missing = [one for one in wanted if one not in found]
+    if missing:
+        raise InvalidInputError(f"{where}: no array {missing[0]}: expected {expected}")
+    return found
 
 
 def _json_lines(path: Path) -> dict[str, list[Any]]:

@@ -171,7 +171,6 @@ def prices(
     test: Dataset,
     kind: str = "dirac",
     sizes: Sequence[int],
-    device: str = "cpu",
 ) -> tuple[Price, ...]:
     """What m canaries cost in accuracy, for several m: a training with half of them in each, and one without any.
 
@@ -182,7 +181,6 @@ def prices(
         test: Rows on which right answers are counted.
         kind: As in :func:`make_canaries`.
         sizes: Numbers of canaries.
-        device: "cpu" or "cuda".
 
     Returns:
         A price for each size; start, batches of other rows and noise are the same in all trainings.
@@ -197,7 +195,6 @@ def prices(
             training=training,
             attack=attack_of(chosen, network=network, base=base, training=training, test=asked),
             fingerprint="price of canaries",
-            device=device,
         )
         without = found[0].without if found else float(table.run(None, trial=0)[-1])
         found.append(Price(with_canaries=float(table.run(table.flips(0), trial=0)[-1]), without=without))

@@ -6,6 +6,7 @@ computed for canaries that do not disturb each other; that concerns how good the
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -131,10 +132,8 @@ def seen_noise(claim: Claim, *, separation: float) -> float:
     low, high = math.log(0.1), math.log(100.0)
     for _ in range(20):
         middle = 0.5 * (low + high)
-        if laws.leaking(claim, noise=math.exp(middle)).separation > separation:
-            low = middle
-        else:
-            high = middle
+        nearer = laws.leaking(claim, noise=math.exp(middle)).separation > separation
+        low, high = (middle, high) if nearer else (low, middle)
     return math.exp(0.5 * (low + high))
 
 
@@ -244,8 +243,5 @@ def weigh(
         # As if the share of scores above the last guess were k/m exactly: quick, and near enough to compare choices.
         return float(special.bdtrc(critical - 1, sum(pair), right_share(law, canaries, pair))) >= POWER
 
-    low, high = -1, len(NOISES)  # less noise refutes more: find the first place that is enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return dataclasses.replace(choice, noise=NOISES[high] if high < len(NOISES) else None)
+    first = bisect.bisect_left(range(len(NOISES)), True, key=enough)  # less noise refutes more
+    return dataclasses.replace(choice, noise=NOISES[first] if first < len(NOISES) else None)

@@ -14,6 +14,7 @@ from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
 from coalmine.bounds.one_run_fdp import one_run_fdp
 from coalmine.one_run import guesses
 from coalmine.records import Claim, EpsilonClaim, plain
+from coalmine.theory.curves import least_whole
 
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 
@@ -69,11 +70,6 @@ def forecast(
     """
     if choice is None:
         choice = guesses.choose(claim, canaries=canaries, confidence=confidence, aim=aim, attack=attack)
-    return _forecast(claim, canaries, choice, confidence, attack)
-
-
-def _forecast(claim: Claim, canaries: int, choice: guesses.Choice, confidence: float, attack: float | None) -> Forecast:
-    """The forecast of a choice."""
     law = guesses.leak(claim, attack=attack)
     counts = guesses.simulate(law, canaries=canaries, guess_in=choice.guess_in, guess_out=choice.guess_out)
     r = choice.guess_in + choice.guess_out
@@ -104,11 +100,10 @@ def forecasts(
     *,
     sizes: Sequence[int] = SIZES,
     confidence: float = 0.95,
-    aim: str = "refute",
     attack: float | None = None,
 ) -> tuple[Forecast, ...]:
     """:func:`forecast` for several numbers of canaries."""
-    return tuple(forecast(claim, canaries=m, confidence=confidence, aim=aim, attack=attack) for m in sizes)
+    return tuple(forecast(claim, canaries=m, confidence=confidence, attack=attack) for m in sizes)
 
 
 def least_canaries(
@@ -142,12 +137,4 @@ def least_canaries(
         choice = guesses.choose(claim, canaries=m, confidence=confidence, attack=attack)
         return guesses.refutes(claim, canaries=m, choice=choice, noise=share, attack=attack) >= guesses.POWER
 
-    low, high = 8, 16
-    while not enough(high):
-        low, high = high, 2 * high
-        if low >= most:
-            return None
-    while high - low > max(1, high // 32):
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    return least_whole(enough, start=8, most=most, parts=32)

@@ -90,13 +90,6 @@ class OutputScores(_Scorer):
         assert canaries.y is not None
         self._x, self._y = canaries.x, canaries.y
 
-    def start(self, trials: NDArray[np.int64]) -> None:
-        """Nothing is kept."""
-
-    def observe(self, iterate: Any) -> None:
-        """A black box shows no steps."""
-        raise AssertionError("a black box shows no steps")
-
     def finish(self, models: Any) -> Array:
         """Scores and accuracy."""
         losses = models.losses(self._x, self._y)
@@ -119,6 +112,3 @@ class Movement(Observer):
         """One step."""
         square = iterate.private_gradient.double().square().cpu().numpy()
         self.moved = square if not self.moved.size else self.moved + square
-
-    def finish(self, models: Any) -> None:
-        """Nothing to score."""

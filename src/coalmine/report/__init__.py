@@ -43,6 +43,17 @@ def check_target(path: str | os.PathLike[str], *, name: str = "report") -> Path:
     return target
 
 
+def check_figure(path: str | os.PathLike[str]) -> Path:
+    """The same for a figure, whose ending says its format."""
+    check_packages()
+    from coalmine.report.render import FORMATS
+
+    target = check_target(path, name="figure")
+    if target.suffix.removeprefix(".") not in FORMATS:
+        raise _validate.reject("figure", str(target), "a name that ends in .svg, .png or .pdf")
+    return target
+
+
 def page(result: AuditResult) -> str:
     """The report as one HTML document without a single reference outside itself."""
     check_packages()
@@ -58,16 +69,21 @@ def write_html(result: AuditResult, path: str | os.PathLike[str]) -> Path:
     return write_text(page(result), path)
 
 
-def write_text(text: str, path: str | os.PathLike[str]) -> Path:
-    """Write a page; a file that is there is replaced only once the new one is complete."""
-    target = check_target(path)
+def write_text(text: str, path: str | os.PathLike[str], *, name: str = "report") -> Path:
+    """Write a page, as :func:`write_bytes`."""
+    return write_bytes(text.encode(), path, name=name)
+
+
+def write_bytes(content: bytes, path: str | os.PathLike[str], *, name: str) -> Path:
+    """Write what ``name`` says; a file that is there is replaced only once the new one is complete."""
+    target = check_target(path, name=name)
     beside = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(content)
         beside.replace(target)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise InvalidInputError(f"report = {str(target)!r} cannot be written: {error.strerror}") from None
+        raise InvalidInputError(f"{name} = {str(target)!r} cannot be written: {error.strerror}") from None
     return target
 
 

@@ -17,19 +17,25 @@ if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
 
 
-def render_template(context: dict[str, Any], *, name: str = "page.html.j2") -> str:
-    """A template with the style sheet; escaping is on for every value that is not Markup."""
-    folder = resources.files("coalmine.report") / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda one: (folder / one).read_text(encoding="utf-8")),
+def environment(package: str, **filters: Any) -> jinja2.Environment:
+    """The templates of a package; escaping is on for every value that is not Markup."""
+    folder = resources.files(package) / "templates"
+    found = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(tight=tight, options=options)
-    style = Markup((folder / "page.css").read_text(encoding="utf-8"))  # our own file, not input
-    return environment.get_template(name).render(style=style, **context)
+    found.filters.update(tight=tight, **filters)
+    return found
+
+
+def render_template(context: dict[str, Any], *, name: str = "page.html.j2") -> str:
+    """A template with the style sheet."""
+    style = (resources.files("coalmine.report") / "templates" / "page.css").read_text(encoding="utf-8")
+    made = environment("coalmine.report", options=options).get_template(name)
+    return made.render(style=Markup(style), **context)  # our own file, not input
 
 
 class Once:

@@ -6,9 +6,6 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
-
-from coalmine.store import _database
 
 
 def record(database: sqlite3.Connection, fingerprint: str, description: str, *, members: Mapping[int, int]) -> None:
@@ -46,18 +43,4 @@ def conclude(database: sqlite3.Connection, fingerprint: str, summary: str) -> No
     database.execute(
         "INSERT OR REPLACE INTO conclusion (audit, summary) SELECT id, ? FROM audit WHERE fingerprint = ?",
         (summary, fingerprint),
-    )
-
-
-def every(database: sqlite3.Connection) -> tuple[dict[str, Any], ...]:
-    """Every audit, the last one used first."""
-    rows = database.execute("SELECT * FROM audit ORDER BY used DESC, id DESC").fetchall()
-    return tuple(
-        {
-            "fingerprint": row["fingerprint"],
-            "description": _database.table(row["description"]),
-            "created": row["created"],
-            "used": row["used"],
-        }
-        for row in rows
     )

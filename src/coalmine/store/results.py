@@ -6,6 +6,7 @@ Every function takes an open :class:`~coalmine.store.Store`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 import sqlite3
@@ -13,9 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from coalmine import _validate
+from coalmine._validate import counted
 from coalmine.errors import StoreError
 from coalmine.store import _database, _results
-from coalmine.store.listing import texts
+from coalmine.store.listing import AuditEntry, texts
 from coalmine.store.records import description_text
 from coalmine.store.sqlite import Store
 
@@ -169,3 +171,30 @@ def _fields(row: sqlite3.Row) -> dict[str, Any]:
         "tags": texts(row["tags"]),
         "summary": _database.table(row["summary"]),
     }
+
+
+def part(tree: Any, key: str) -> dict[str, Any]:
+    """A table within a table; empty where there is none."""
+    found = tree.get(key) if isinstance(tree, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def number(value: Any) -> float | None:
+    """A number of a summary, infinite ones included; None for anything else."""
+    if value == "infinity":
+        return math.inf
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def faults_of(entry: AuditEntry | ResultEntry) -> list[str]:
+    """What a probe found."""
+    found = (entry.conclusion or {}).get("faults")
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def size_of(entry: AuditEntry | ResultEntry) -> str:
+    """How many measures a probe took, or how many canaries there were; empty where that is not known."""
+    count = (entry.conclusion or {}).get("size")
+    if not isinstance(count, int):
+        return ""
+    return counted(count, "measure") if entry.kind == "probe" else counted(count, "canary", "canaries")

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -89,9 +88,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- runs --------------------------------------------------------------------------------------------------
@@ -176,11 +173,6 @@ class Store:
                     (self._find(database, prefix),),
                 ).fetchone()
             return json.loads(str(row["description"])) if row else None
-
-    def audits(self) -> tuple[Mapping[str, Any], ...]:
-        """Every audit, the last one used first: its fingerprint, description, runs, and when it was made and used."""
-        with self._reading() as database:
-            return _audits.every(database)
 
     # ---- blocks ------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -130,6 +131,25 @@ def largest_true(predicate: Predicate, low: float, high: float, *, relative: flo
     1.414213562373
     """
     return -smallest_true(lambda x: predicate(-x), -high, -low, relative=relative)
+
+
+def least_whole(enough: Callable[[int], bool], *, start: int, most: int, parts: int = 0) -> int | None:
+    """The least whole number above ``start`` that is enough, by doubling and bisection; None if ``most`` is not.
+
+    It is exact, or with ``parts`` to one part in so many.
+
+    >>> least_whole(lambda n: n * n >= 50, start=0, most=100), least_whole(lambda n: n > 9, start=0, most=8)
+    (8, None)
+    """
+    low, high = start, max(1, 2 * start)
+    while not enough(high):
+        low, high = high, min(2 * high, most)
+        if low >= most:
+            return None
+    while high - low > max(1, high // parts if parts else 1):
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
 
 
 class TradeOff(Protocol):

@@ -28,7 +28,7 @@ from coalmine.errors import CoalmineError, InvalidInputError, StoreError
 from coalmine.store import Store
 from coalmine.view import figures
 from coalmine.view.catalogue import Query
-from coalmine.view.links import LiveLinks
+from coalmine.view.links import Links
 from coalmine.view.pages import Pages
 
 HOSTS = ("127.0.0.1", "localhost")
@@ -65,17 +65,31 @@ def create_app(
         The application; ``app.state.pages`` must be closed at the end.
 
     """
-    pages = Pages(store, LiveLinks())
+    pages = Pages(store, Links(live=True))
+
+    def shown(name: str, page: Callable[[Request], str]) -> Route:
+        def answer(request: Request) -> Response:
+            return HTMLResponse(page(request), headers={"Vary": "HX-Request"} if name == "/" else None)
+
+        return Route(name, answer)
+
     routes = [
-        Route("/", functools.partial(_runs, pages)),
-        Route("/audits/{audit}", functools.partial(_audit, pages)),
-        Route("/audits/{audit}/row", functools.partial(_row, pages)),
+        shown(
+            "/", lambda asked: pages.runs(Query.of(asked.query_params), part=asked.headers.get("HX-Request") == "true")
+        ),
+        shown(
+            "/audits/{audit}",
+            lambda asked: pages.audit(asked.path_params["audit"], judge=asked.query_params.get("judge") == "now"),
+        ),
+        shown("/audits/{audit}/row", lambda asked: pages.row(asked.path_params["audit"])),
         Route("/audits/{audit}/events", functools.partial(_events, pages, poll, ending or threading.Event())),
-        Route("/audits/{audit}/attacks/{index:int}", functools.partial(_attack, pages)),
-        Route("/runs/{run}", functools.partial(_trials, pages)),
-        Route("/results/{result}", functools.partial(_result, pages)),
-        Route("/results/{result}/canaries", functools.partial(_canaries, pages)),
-        Route("/compare", functools.partial(_compare, pages)),
+        shown("/audits/{audit}/attacks/{index:int}", lambda asked: pages.attack(**asked.path_params)),
+        shown("/runs/{run}", lambda asked: pages.trials(asked.path_params["run"], page=_page(asked))),
+        shown("/results/{result}", lambda asked: pages.result(asked.path_params["result"])),
+        shown(
+            "/results/{result}/canaries", lambda asked: pages.canaries(asked.path_params["result"], page=_page(asked))
+        ),
+        shown("/compare", lambda asked: pages.compare(*_two(asked))),
         Route("/static/{name}", _static),
     ]
     handlers: dict[Any, Callable[[Request, Exception], Response | Awaitable[Response]]] = {
@@ -112,47 +126,18 @@ def _vega() -> bytes:
 # ---- routes -----------------------------------------------------------------------------------------------------
 
 
-def _runs(pages: Pages, request: Request) -> Response:
-    part = request.headers.get("HX-Request") == "true"
-    return HTMLResponse(pages.runs(Query.of(request.query_params), part=part), headers={"Vary": "HX-Request"})
-
-
-def _audit(pages: Pages, request: Request) -> Response:
-    judge = request.query_params.get("judge") == "now"
-    return HTMLResponse(pages.audit(request.path_params["audit"], judge=judge))
-
-
-def _row(pages: Pages, request: Request) -> Response:
-    return HTMLResponse(pages.row(request.path_params["audit"]))
-
-
-def _attack(pages: Pages, request: Request) -> Response:
-    return HTMLResponse(pages.attack(request.path_params["audit"], request.path_params["index"]))
-
-
-def _trials(pages: Pages, request: Request) -> Response:
-    return HTMLResponse(pages.trials(request.path_params["run"], page=_page(request)))
-
-
-def _result(pages: Pages, request: Request) -> Response:
-    return HTMLResponse(pages.result(request.path_params["result"]))
-
-
-def _canaries(pages: Pages, request: Request) -> Response:
-    return HTMLResponse(pages.canaries(request.path_params["result"], page=_page(request)))
-
-
 def _page(request: Request) -> int:
     """Which page of many is asked for."""
     number = request.query_params.get("page", "1")
     return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) < 9 else 1
 
 
-def _compare(pages: Pages, request: Request) -> Response:
+def _two(request: Request) -> list[str]:
+    """The two audits that are asked for."""
     chosen = request.query_params.getlist("audit")
     if len(chosen) != 2 or chosen[0] == chosen[1]:
         raise InvalidInputError(f"{len(set(chosen))} audits were chosen: expected two; choose them with the boxes")
-    return HTMLResponse(pages.compare(chosen[0], chosen[1]))
+    return chosen
 
 
 def _static(request: Request) -> Response:

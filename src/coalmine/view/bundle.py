@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
+from coalmine import report
 from coalmine.errors import InvalidInputError, StoreError
-from coalmine.report import write_text
 from coalmine.store import Store
 from coalmine.view.app import STATIC, static_file
 from coalmine.view.catalogue import Query, Row
-from coalmine.view.links import FileLinks, is_fingerprint
+from coalmine.view.links import Links, is_fingerprint
 from coalmine.view.pages import Pages
 
 MOST_COMPARED = 8
 """Every pair among so many audits, the last used, is compared: 28 pages."""
 
 
-def write_bundle(
-    store: Store, folder: Path, *, audits: Sequence[str] = (), told: Callable[[str], None] = lambda text: None
-) -> list[Path]:
+def write_bundle(store: Store, folder: Path, *, audits: Sequence[str] = ()) -> list[Path]:
     """Write the pages of a store.
 
     Args:
@@ -28,19 +26,18 @@ def write_bundle(
         folder: is made if it is not there; a folder with other files in it is refused.
         audits: the beginnings of the fingerprints, or the names, of the audits and results to show; all of them if none
             is named.
-        told: is told what is being written.
 
     Returns:
         The files that were written.
 
     """
-    links = FileLinks()
+    links = Links(live=False)
     _prepare(folder)
     pages = Pages(store, links, patience=None)
     written: list[Path] = []
 
     def write(name: str, text: str) -> None:
-        written.append(write_text(text, folder / name))
+        written.append(report.write_text(text, folder / name))
 
     try:
         rows = _chosen(pages, audits)
@@ -49,7 +46,6 @@ def write_bundle(
         pairs = list(itertools.combinations(compared, 2))
         for row in rows:
             audit = row.entry.fingerprint
-            told(f"{row.entry.kind} {row.entry.name or audit[:12]}")
             if row.entry.kind != "audit":
                 write(links.result(audit), pages.result(audit))
                 for number in range(1, pages.canary_pages(audit) + 1):

@@ -16,7 +16,7 @@ from coalmine import _validate
 from coalmine.auditing.stored import is_current
 from coalmine.store import Store, listing, results
 from coalmine.store.listing import AuditEntry, Progress
-from coalmine.store.results import ResultEntry
+from coalmine.store.results import ResultEntry, faults_of, number, part
 
 PAGE = 50
 """Rows on one page."""
@@ -84,30 +84,30 @@ class About:
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
         """From the description of an audit. A run's label is the name of its attack with its options."""
-        subject, claim = _part(description, "subject"), _part(description, "claim")
+        subject, claim = part(description, "subject"), part(description, "claim")
         attacks: list[tuple[str, str]] = []
         members = description.get("members")
         for one in members if isinstance(members, list) else []:
-            for member, before in ((one, ""), (_part(one, "control"), "control: ")):
+            for member, before in ((one, ""), (part(one, "control"), "control: ")):
                 if isinstance(member, dict) and isinstance(member.get("run"), str):
-                    attacks.append((member["run"], before + label_of(_part(member, "attack"))))
+                    attacks.append((member["run"], before + label_of(part(member, "attack"))))
         return cls(
             data=str(subject.get("name", "")),
             own=bool(subject.get("own")),
             attacks=tuple(attacks),
-            claimed=_number(claim.get("epsilon")) or _number(_part(subject, "guarantee").get("epsilon")),
+            claimed=number(claim.get("epsilon")) or number(part(subject, "guarantee").get("epsilon")),
             claim=_claim(claim),
         )
 
     @classmethod
     def of_result(cls, summary: Mapping[str, Any]) -> Self:
         """From the summary of a probe or of one training with canaries."""
-        claim = _part(summary, "claim")
+        claim = part(summary, "claim")
         return cls(
             data=str(summary.get("subject", "")),
             own=False,
             attacks=(),
-            claimed=_number(claim.get("epsilon")),
+            claimed=number(claim.get("epsilon")),
             claim=_claim(claim),
         )
 
@@ -310,9 +310,9 @@ def _sorted_entries(entries: list[Entry], query: Query, about: Mapping[str, Abou
             "date": entry.used,
             "name": entry.name.casefold() or None,
             "data": about[entry.fingerprint].data.casefold() or None,
-            "claim": about[entry.fingerprint].claimed or _number(ended.get("claim")),
-            "proved": _number(ended.get("epsilon")),
-            "ceiling": _number(ended.get("ceiling")),
+            "claim": about[entry.fingerprint].claimed or number(ended.get("claim")),
+            "proved": number(ended.get("epsilon")),
+            "ceiling": number(ended.get("ceiling")),
             "verdict": ended.get("outcome") if isinstance(ended.get("outcome"), str) else None,
         }[query.sort]
 
@@ -336,21 +336,9 @@ def _last_without(items: list[Any], key: Any, *, descending: bool) -> list[Any]:
     return [item for _, item in known] + [item for value, item in pairs if value is None]
 
 
-def _part(tree: Any, key: str) -> dict[str, Any]:
-    """A table within a table; empty where there is none."""
-    found = tree.get(key) if isinstance(tree, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _number(value: Any) -> float | None:
-    if value == "infinity":
-        return math.inf
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def label_of(attack: dict[str, Any]) -> str:
     """The attack's name with its options."""
-    options = ", ".join(f"{key}={value}" for key, value in _part(attack, "options").items())
+    options = ", ".join(f"{key}={value}" for key, value in part(attack, "options").items())
     name = str(attack.get("name", "unknown attack"))
     return f"{name} ({options})" if options else name
 
@@ -358,14 +346,8 @@ def label_of(attack: dict[str, Any]) -> str:
 def _claim(claim: dict[str, Any]) -> str:
     """What is claimed, where that is a mechanism or one step of it."""
     step = claim.get("kind") == "step"
-    found = claim if step else _part(claim, "mechanism")
+    found = claim if step else part(claim, "mechanism")
     words = {"sample_rate": "q", "noise_multiplier": "σ", "steps": "T"} | ({"clip_norm": "C"} if step else {})
-    sizes = [(sign, _number(found.get(key))) for key, sign in words.items()]
+    sizes = [(sign, number(found.get(key))) for key, sign in words.items()]
     said = ", ".join(f"{sign} = {size:g}" for sign, size in sizes if size is not None)
     return f"{'' if step else 'DP-SGD '}{said}" if said else ""
-
-
-def faults_of(entry: Entry) -> list[str]:
-    """What a probe found."""
-    found = (entry.conclusion or {}).get("faults")
-    return [str(one) for one in found] if isinstance(found, list) else []

@@ -17,7 +17,6 @@ from coalmine.report.figures import NARROW
 from coalmine.store import Store, results
 from coalmine.store.results import Result
 from coalmine.view import figures
-from coalmine.view.catalogue import Row
 
 
 def read(store: Store, result: str) -> Result:
@@ -28,14 +27,6 @@ def read(store: Store, result: str) -> Result:
 def called(found: Result) -> str:
     """Its name, or what it is about."""
     return found.name or str(found.summary.get("subject") or found.fingerprint[:12])
-
-
-def size(row: Row) -> str:
-    """How many measures a probe took, or how many canaries there were."""
-    count, one, many = (row.ended or {}).get("size"), "measure", "measures"
-    if row.entry.kind != "probe":
-        one, many = "canary", "canaries"
-    return f"{count:,} {one if count == 1 else many}" if isinstance(count, int) else "complete"
 
 
 def probe(found: Result) -> dict[str, Any]:

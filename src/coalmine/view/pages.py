@@ -19,8 +19,9 @@ from coalmine.report import one_run as one_run_report
 from coalmine.report import tables, words
 from coalmine.report.figures import NARROW
 from coalmine.store import Store, listing
+from coalmine.store.results import faults_of, number, size_of
 from coalmine.view import figures, kept
-from coalmine.view.catalogue import KINDS, OUTCOMES, PAGE, STATES, Catalogue, Entry, Query, Row, faults_of, label_of
+from coalmine.view.catalogue import KINDS, OUTCOMES, PAGE, STATES, Catalogue, Entry, Query, Row, label_of
 from coalmine.view.judged import Judged
 from coalmine.view.links import Links
 from coalmine.view.live import LiveAudit, Watched
@@ -109,7 +110,7 @@ class Pages:
         """What the cells of a row say, each number rounded to the safe side."""
 
         def claim(row: Row) -> str:
-            value = row.about.claimed if row.about.claimed is not None else _float((row.ended or {}).get("claim"))
+            value = row.about.claimed if row.about.claimed is not None else number((row.ended or {}).get("claim"))
             if value is None:
                 return row.about.claim.replace(" = ", "\u00a0=\u00a0") or "none"
             return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}")
@@ -118,21 +119,26 @@ class Pages:
             if row.entry.kind == "probe":
                 return ", ".join(faults_of(row.entry)) or "no fault found"
             if row.entry.kind != "audit":
-                value = _float((row.ended or {}).get("epsilon"))
+                value = number((row.ended or {}).get("epsilon"))
                 return "–" if value is None else _proved(value)
             parts = (row.ended or {}).get("proved")
             if not isinstance(parts, dict):
                 return "–"
             names = {"on_data": "your data", "worst_case": "worst case"}
-            known = [(name, _float(parts.get(key))) for key, name in names.items()]
+            known = [(name, number(parts.get(key))) for key, name in names.items()]
             texts = [(name, _proved(value)) for name, value in known if value is not None]
             return texts[0][1] if len(texts) == 1 else ", ".join(f"{text} ({name})" for name, text in texts) or "–"
 
         def ceiling(row: Row) -> str:
-            value = _float((row.ended or {}).get("ceiling"))
+            value = number((row.ended or {}).get("ceiling"))
             return "–" if value is None else words.down(value)
 
-        return {"claim": claim, "proved": proved, "ceiling": ceiling, "size": kept.size}
+        return {
+            "claim": claim,
+            "proved": proved,
+            "ceiling": ceiling,
+            "size": lambda row: size_of(row.entry) or "complete",
+        }
 
     # ---- one audit ---------------------------------------------------------------------------------------------
 
@@ -233,7 +239,7 @@ class Pages:
             "trade_off": figures.trade_off(result, one),
             "beliefs": figures.beliefs(one),
             "certainty": words.certainty(one) if one.log_odds is not None else [],
-            "canaries": _canaries(one),
+            "canaries": one_run_report.told(one_run_report.section_of(one)) if one.one_run else None,
             "columns": every.columns[1:],
             "methods": [row[1:] for row in every.rows[before : before + 1 + len(one.others)]],
             "failed": f"{one.failed[0]:,} trainings failed in world 0 and {one.failed[1]:,} in world 1.",
@@ -411,38 +417,8 @@ def _ceiling(one: AdversaryResult) -> str:
     return "–" if one.bound.ceiling is None else words.down(one.bound.ceiling)
 
 
-def _float(value: Any) -> float | None:
-    if value == "infinity":
-        return math.inf
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
 def _plain(value: float) -> str:
     return "failed" if math.isnan(value) else f"{value:.6g}"
-
-
-def _canaries(one: AdversaryResult) -> dict[str, Any] | None:
-    """The canaries of one training: what was guessed, and those with the highest and the lowest scores."""
-    if one.one_run is None:
-        return None
-    section = one_run_report.section_of(one)
-    found = section["canaries"]
-    order = sorted(range(len(found["id"])), key=lambda place: -found["score"][place])
-    few = order if len(order) <= 2 * _FEW else [*order[:_FEW], *order[-_FEW:]]
-    guesses = {"in": "guessed in", "out": "guessed out", "": "not guessed"}
-    return {
-        "lines": one_run_report.sentences(section),
-        "counts": [(guesses[name], f"{n['in']:,}", f"{n['out']:,}") for name, n in section["counts"].items()],
-        "few": [
-            (
-                found["id"][place],
-                f"{found['score'][place]:.4g}",
-                "in" if found["included"][place] else "out",
-                guesses[found["guess"][place]],
-            )
-            for place in few
-        ],
-    }
 
 
 def _settings(record: AuditRecord) -> dict[str, str]:
@@ -479,15 +455,15 @@ def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:
             return "not tried"
         return f"{words.epsilon(one.bound)} ({one.label})" if one.bound.epsilon > 0.0 else "nothing proved"
 
-    def number(value: float | None) -> str:
+    def at_most(value: float | None) -> str:
         return "none" if value is None or math.isinf(value) else words.up(value)
 
     rows = [
         ("Verdict", *(result.verdict.outcome.value for result in results)),
-        ("Claim: ε at most", *(number(result.claim_epsilon) for result in results)),
+        ("Claim: ε at most", *(at_most(result.claim_epsilon) for result in results)),
         (
             "Guarantee: ε at most",
-            *(number(result.guarantee.epsilon if result.guarantee else None) for result in results),
+            *(at_most(result.guarantee.epsilon if result.guarantee else None) for result in results),
         ),
         ("Proved on your data", *(best(result.on_data) for result in results)),
         ("Proved in the worst case", *(best(result.worst_case) for result in results)),

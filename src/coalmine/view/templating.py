@@ -4,29 +4,18 @@ from __future__ import annotations
 
 import datetime
 import functools
-from importlib import resources
 from typing import Any
 
 import jinja2
 from markupsafe import Markup
 
 from coalmine.report import words
-from coalmine.report.html import tight
-
-_FOLDER = resources.files("coalmine.view") / "templates"
+from coalmine.report.html import environment
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (_FOLDER / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters.update(day=day, moment=moment, duration=duration, down=words.down, tight=tight)
-    return environment
+    return environment("coalmine.view", day=day, moment=moment, duration=duration, down=words.down)
 
 
 def render(template: str, /, **context: Any) -> Markup:

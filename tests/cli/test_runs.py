@@ -1,5 +1,6 @@
 """coalmine runs: list, show, resume, remove."""
 
+import numpy as np
 import pytest
 from cli_runner import assert_refused, run
 
@@ -73,6 +74,24 @@ def test_resume_goes_on_with_the_whole_audit(capsys, audited):
         assert one["run"] == before["run"]
         assert one["epsilon_lower"] == before["epsilon_lower"]
         assert one["trials"] == 32
+
+
+def test_an_audit_whose_weights_changed_is_not_resumed(capsys, audited, tmp_path):
+    """It would be another audit, begun without a word."""
+    from coalmine.auditing import config, setting
+    from coalmine.training import parameter_count
+
+    text = TINY.replace("[audit]", 'initialization = { file = "start.npy" }\n[audit]')
+    size = parameter_count(setting.prepare(config.load(tmp_path / "tiny.toml")).network)
+    (tmp_path / "started.toml").write_text(text)
+    np.save("start.npy", np.zeros(size))
+    name = run(capsys, "audit started.toml --workers 1 --json").json["adversaries"][0]["run"]
+    assert run(capsys, f"runs resume {name[:8]} --workers 1 --json").code == 3
+    before = run(capsys, "runs list --json").json
+    np.save("start.npy", np.ones(size))
+    refused = run(capsys, f"runs resume {name[:8]} --workers 1 --json")
+    assert_refused(refused, "cannot go on", "sha256 of the start was", "start anew")
+    assert run(capsys, "runs list --json").json == before
 
 
 def test_remove_takes_one_run_away(capsys, audited):

@@ -1,5 +1,7 @@
 """The bound that is shown while trials arrive: which trials choose the threshold, and which count."""
 
+import time
+
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
@@ -46,7 +48,7 @@ def counted(monkeypatch):
 
 
 def watch(*, trials=160, done=()):
-    made = Watch(delta=1e-5, confidence=0.99, shown=False)
+    made = Watch(delta=1e-5, confidence=0.99, quiet=True)
     made.begin("someone", trials=trials, copies=1, done=iter([stored(done)] if done else []))
     return made
 
@@ -137,3 +139,27 @@ def test_blocks_that_come_fast_are_counted_together(counted, monkeypatch):
     assert counted == []
     bar.end()
     assert counted == [(0, 48, 0), (1, 48, 0)]
+
+
+def test_without_a_terminal_a_line_now_and_then(monkeypatch, capsys):
+    """So that a log of hours is not silent."""
+    monkeypatch.setattr(_watch, "_LINE_SECONDS", 0.02)
+
+    def heard(line, *, seconds=20.0):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if line in capsys.readouterr().err.splitlines():
+                return True
+            time.sleep(0.02)
+        return False
+
+    with Watch(delta=1e-5, confidence=0.99) as watch:
+        assert heard("coalmine: preparing")
+        watch.begin("an attack", trials=64, copies=1, done=iter(()))
+        watch.block(block(0))
+        assert heard("coalmine: an attack: 16 of 64 trials")
+        watch.end()
+        assert heard("coalmine: judging")
+    with Watch(delta=1e-5, confidence=0.99, quiet=True):
+        capsys.readouterr()
+        assert not heard("coalmine: preparing", seconds=0.2)

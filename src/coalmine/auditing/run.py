@@ -20,7 +20,7 @@ from coalmine.auditing.one_run import OneRunGame
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.setting import GivenData, Setting, prepare
 from coalmine.auditing.stored import AuditRecord, Member
-from coalmine.errors import InvalidInputError
+from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.game import BLOCK_SIZE, Watcher
 from coalmine.game.built_in import BuiltInTask
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, content_hash, plain
@@ -81,15 +81,41 @@ def audit(
     called, labels = None if name is None else _validate.label("name", name), _validate.labels("tags", tags)
     if not isinstance(settings, config.AuditConfig):
         settings = config.parse(settings) if isinstance(settings, Mapping) else config.load(settings)
-    if how.engine != "ray":  # whose machines have devices of their own
-        for device in how.devices:
-            device_named(device)
+    _check_devices(how)
     record, games = planned(settings, data_dir=how.data_dir, data=data, model=model, adversaries=adversaries)
     with Store.opened(store) as opened, open_engine(how) as engine:
         watching = watcher or Watcher()
         return played(
             opened, record, games, engine=engine, device=how.devices[0], watcher=watching, name=called, tags=labels
         )
+
+
+def resume(
+    record: AuditRecord, *, store: Path, execution: config.Execution, watcher: Watcher | None = None
+) -> AuditResult:
+    """Go on with a stored audit of a config; an error where a file that it reads is no longer what it was."""
+    assert isinstance(record.config, config.AuditConfig)
+    _check_devices(execution)
+    found, games = planned(record.config, data_dir=execution.data_dir)
+    changed = [one for one, before in zip(found.members, record.members, strict=True) if one.run != before.run]
+    if changed:
+        before, now = record.subject.details, found.subject.details
+        reasons = [f"{key} was {before.get(key)} and is {now.get(key)}" for key in now if now[key] != before.get(key)]
+        why = "; ".join(reasons) or "another data file, or an adversary that chooses otherwise by now"
+        raise UnsupportedError(
+            f"this audit cannot go on: its config now stands for other trainings ({why}): put back what it began with, "
+            "or start anew with coalmine audit; what is stored stays"
+        )
+    with Store.opened(store) as opened, open_engine(execution) as engine:
+        device, watching = execution.devices[0], watcher or Watcher()
+        return played(opened, found, games, engine=engine, device=device, watcher=watching, name=None, tags=())
+
+
+def _check_devices(how: config.Execution) -> None:
+    """They are there; those of other machines cannot be asked."""
+    if how.engine != "ray":
+        for device in how.devices:
+            device_named(device)
 
 
 def planned(

@@ -1,7 +1,12 @@
-"""The progress bar of an audit: trials done, trials a second, time left, and the bound so far."""
+"""The progress of an audit: trials done, trials a second, time left, and the bound so far.
+
+A bar on a terminal; elsewhere (a log, a pipe) a line now and then.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Self
@@ -16,18 +21,23 @@ from coalmine.report.words import down
 from coalmine.store import BlockResult, Trials
 
 _REFRESH_SECONDS = 0.2
+_LINE_SECONDS = 60.0
+"""Between two lines where there is no terminal."""
 
 
 class Watch(Watcher):
-    """A watcher that draws on stderr.
+    """A watcher that draws or writes on stderr, unless it is to be ``quiet``.
 
     The bound so far is a confidence sequence: it holds at every moment it is shown, after any number of stops and
     restarts. Its threshold is fixed by the first trials, which do not count, so it is not yet the bound of the report.
     Where several adversaries are watched, ``confidence`` is for each of them: share the level beforehand.
     """
 
-    def __init__(self, *, delta: float, confidence: float, shown: bool) -> None:
+    def __init__(self, *, delta: float, confidence: float, quiet: bool = False) -> None:
         self._delta, self._confidence = delta, confidence
+        terminal = sys.stderr.isatty()
+        self._ended = threading.Event()
+        self._teller = None if quiet or terminal else threading.Thread(target=self._tell, daemon=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -36,7 +46,7 @@ class Watch(Watcher):
             TimeRemainingColumn(),
             TextColumn("{task.fields[bound]}"),
             TextColumn("{task.fields[where]}"),
-            disable=not shown,
+            disable=quiet or not terminal,
             transient=False,
             console=Console(stderr=True),
         )
@@ -45,9 +55,12 @@ class Watch(Watcher):
     def __enter__(self) -> Self:
         self._progress.start()
         self._progress.update(self._idle, visible=True)
+        if self._teller is not None:
+            self._teller.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._ended.set()
         self._progress.update(self._idle, visible=False)
         self._progress.stop()
 
@@ -82,6 +95,15 @@ class Watch(Watcher):
         self._progress.update(self._bar, completed=task.total, bound=self._words())
         # What comes next, another attack or the judging, may take seconds too.
         self._progress.update(self._idle, description="judging", visible=True)
+
+    def _tell(self) -> None:
+        """Until the end, a line a minute."""
+        while not self._ended.wait(_LINE_SECONDS):
+            idle, *bars = self._progress.tasks
+            at = idle if idle.visible or not bars else bars[-1]
+            done = "" if at.total is None else f": {at.completed:,.0f} of {at.total:,.0f} trials"
+            so_far = f", {at.fields['bound']}" if at.fields["bound"] else ""
+            self._progress.console.print(f"coalmine: {at.description}{done}{so_far}", highlight=False, soft_wrap=True)
 
     def _words(self) -> str:
         """The bound so far, rounded down."""

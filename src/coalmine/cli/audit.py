@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +28,7 @@ from coalmine.errors import InvalidInputError
 if TYPE_CHECKING:
     from coalmine.auditing.config import AuditConfig, Execution
     from coalmine.auditing.results import AuditResult
+    from coalmine.auditing.stored import AuditRecord
     from coalmine.records import LowerBound
 
 
@@ -202,16 +202,21 @@ def run_audit(
     report: Path | None = None,
     name: str | None = None,
     tags: Sequence[str] = (),
+    resumed: AuditRecord | None = None,
 ) -> int:
-    """Run an audit with its progress bar, print the result, and give the exit code."""
+    """Run an audit, or go on with one, with its progress bar; print the result, and give the exit code."""
     from coalmine.auditing.run import audit as run
+    from coalmine.auditing.run import resume
     from coalmine.cli._watch import Watch
 
     _check_report(report)
     section = settings.audit
     each = 1.0 - (1.0 - section.confidence) / len(settings.adversary)  # all the bounds that are shown hold together
-    with Watch(delta=section.delta, confidence=each, shown=not json and sys.stderr.isatty()) as watch:
-        result = run(settings, store=store, execution=execution, watcher=watch, name=name, tags=tags)
+    with Watch(delta=section.delta, confidence=each, quiet=json) as watch:
+        if resumed is None:
+            result = run(settings, store=store, execution=execution, watcher=watch, name=name, tags=tags)
+        else:
+            result = resume(resumed, store=store, execution=execution, watcher=watch)
     return finish(result, json=json, report=report, store=store)
 
 
@@ -237,7 +242,7 @@ def run_own_training(
     if wrong:
         raise InvalidInputError(f"set = {wrong[0]!r} is not allowed with train: expected audit.key=value")
     question = configs.load(overrides=overrides).audit
-    with Watch(delta=question.delta, confidence=question.confidence, shown=not json and sys.stderr.isatty()) as watch:
+    with Watch(delta=question.delta, confidence=question.confidence, quiet=json) as watch:
         result = audit_function(
             load_function("train", train),
             load_function("score", score),

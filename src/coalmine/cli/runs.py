@@ -302,6 +302,7 @@ def resume(
         store=store,
         execution=configs.Execution(device=device, workers=workers, data_dir=data_dir, engine=engine, address=address),
         json=json,
+        resumed=record,
     )
 
 

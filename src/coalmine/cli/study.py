@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -144,14 +143,13 @@ def run(
         raise UnsupportedError(f"study {found.name!r} has no figure: its table says it all; leave --figure out")
     target = None if figure is None else reports.check_figure(figure)
     audits = measure.audits(found, cells[0], size)
-    shown = not json and sys.stderr.isatty()
     delta, level = (audits[0].audit.delta, 1.0 - audits[0].audit.confidence) if audits else (1e-5, 0.05)
     # All that is shown while it runs holds together.
     confidence = 1.0 - level / (len(cells) * max(1, sum(len(one.adversary) for one in audits)))
     results: list[CellResult] = []
     with (
         Store.open(store) as opened,
-        Watch(delta=delta, confidence=confidence, shown=shown) as watch,
+        Watch(delta=delta, confidence=confidence, quiet=json) as watch,
         open_engine(how) as players,
     ):
         bench = Bench(store=opened, how=how, watcher=watch, engine=players)

@@ -23,10 +23,12 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from coalmine.roles import Observer, View
 from coalmine.training import (
     BernauCnn,
     Dataset,
     ExampleCanary,
+    GradientCanary,
     Mlp,
     NasrCnn,
     Neighbours,
@@ -48,6 +50,7 @@ NETWORKS: dict[str, tuple[Any, int, int]] = {
     "cifar10": (NasrCnn(input_shape=(3, 32, 32)), 50_000, 256),
     "bernau": (BernauCnn(), 100, 100),
     "perceptron": (Mlp(784, hidden=(32,), classes=2), 6_000, 250),
+    "wide": (Mlp(784, hidden=(512, 512), classes=10), 6_000, 250),
 }
 """Network, rows, and rows a step (all of them: full batches)."""
 
@@ -75,11 +78,34 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def ours(name: str, *, models: int, steps: int, device: str, products: str) -> dict[str, Any]:
-    """Trainings of so many models for so many steps, everything included."""
+class _Along(Observer):
+    """Adds up what every step shows along a direction, as attackers who see every model do."""
+
+    view = View.ALL_ITERATES
+
+    def __init__(self, direction: Any, device: str) -> None:
+        self._direction = torch.from_numpy(direction).to(device, torch.float32)
+
+    def start(self, trials: Any) -> None:
+        self._sums: Any = 0.0
+
+    def observe(self, iterate: Any) -> None:
+        self._sums = self._sums + iterate.private_gradient @ self._direction
+
+    def finish(self, models: Any) -> Any:
+        return self._sums.double().cpu().numpy()
+
+
+def ours(name: str, *, models: int, steps: int, device: str, products: str, watched: bool = False) -> dict[str, Any]:
+    """Trainings of so many models for so many steps, everything included.
+
+    ``watched``: a gradient as canary, and somebody who looks at every step.
+    """
     network, rows, batch = NETWORKS[name]
     x, y = _data(network, rows)
-    neighbours = Neighbours(Dataset(x, y), canary=ExampleCanary(x[0], 1))
+    direction = np.random.default_rng(1).normal(size=parameter_count(network))
+    canary = GradientCanary(direction) if watched else ExampleCanary(x[0], 1)
+    neighbours = Neighbours(Dataset(x, y), canary=canary)
     sampling: dict[str, Any] = {"sampling": "full"} if batch == rows else {"batch_size": batch}
     config = TrainingConfig(
         steps=steps, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, products=products, **sampling
@@ -90,7 +116,7 @@ def ours(name: str, *, models: int, steps: int, device: str, products: str) -> d
         trials = np.arange(number * models, (number + 1) * models)
         result = train(
             network, neighbours=neighbours, config=config, fingerprint="benchmark", trials=trials, worlds=trials % 2,
-            device=device,
+            device=device, observer=_Along(direction, device) if watched else None,
         )  # fmt: skip
         assert result.succeeded.all()
         found.update(precision=result.precision, stack=result.stack)
@@ -191,12 +217,14 @@ def run(
     device: str = "cpu",
     products: str = "float32",
     peers: bool = True,
+    watched: bool = False,
 ) -> dict[str, Any]:
     """All numbers of one network, by default on a CPU."""
     if products == "tf32":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-    found: dict[str, Any] = {"coalmine": ours(name, models=models, steps=steps, device=device, products=products)}
+    options: dict[str, Any] = {"models": models, "steps": steps, "device": device, "products": products}
+    found: dict[str, Any] = {"coalmine": ours(name, watched=watched, **options)}
     found["coalmine"] |= sums_alone(name, models=models, steps=min(steps, 10), device=device, products=products)
     print(f"{name} {products}: coalmine {found['coalmine']}", flush=True)
     if peers:
@@ -224,11 +252,12 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=2, help="models that are trained together")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--peers", action="store_true", help="time torch.func and Opacus too")
+    parser.add_argument("--watched", action="store_true", help="a gradient as canary, and an observer of every step")
     parser.add_argument("--output", help="a file for the numbers, as JSON")
     options = parser.parse_args()
     found = run(
         options.network, models=options.models, steps=options.steps, device=options.device, products=options.products,
-        peers=options.peers,
+        peers=options.peers, watched=options.watched,
     )  # fmt: skip
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:

@@ -13,9 +13,10 @@ cancels between them.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,45 +27,15 @@ Array = NDArray[np.float64]
 _LOG_SQRT_2PI = 0.5 * math.log(2.0 * math.pi)
 _SQRT_HALF_PI = math.sqrt(math.pi / 2.0)
 _SQRT_HALF = math.sqrt(0.5)
+# Terms e^-60 below the largest are left out: with log-concave terms, what is left out is then below 1e-20 of the sum.
+_DROP = 60.0
 # How far under the target log δ the search aims, so that rounding never leaves it above.
 _HAIR = 1e-12
 
 
-class ShiftedPair(Protocol):
-    """A pair (P, Q) as above; ``support`` gives all of V that matters for y in [low, high]."""
-
-    @property
-    def scale(self) -> float:
-        """s, the standard deviation of the noise."""
-        ...
-
-    @property
-    def mean(self) -> float:
-        """E[V]."""
-        ...
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation of V."""
-        ...
-
-    @property
-    def log_zero_weight(self) -> float:
-        """log Pr[V = 0], the smallest value that f can take; −inf if V is never 0."""
-        ...
-
-    def support(self, low: float, high: float) -> tuple[Array, Array]:
-        """The values v of V and their log weights."""
-        ...
-
-    def landmarks(self) -> tuple[Array, Array]:
-        """Some positive values of V with their log weights, spread over its range (they bound f from below)."""
-        ...
-
-
 @dataclasses.dataclass(frozen=True)
 class FiniteShift:
-    """A pair whose V takes the given values with the given log weights."""
+    """A pair whose V takes the given values with the given log weights; ``scale`` is s."""
 
     values: Array
     log_weights: Array
@@ -82,18 +53,125 @@ class FiniteShift:
 
     @property
     def log_zero_weight(self) -> float:
-        """log Pr[V = 0]."""
+        """log Pr[V = 0], the smallest value that f can take; −inf if V is never 0."""
         zero = self.values == 0.0
         return float(special.logsumexp(self.log_weights[zero])) if zero.any() else -math.inf
 
     def support(self, low: float, high: float) -> tuple[Array, Array]:
-        """All values."""
+        """The values of V that matter for y in [low, high], and their log weights: all of them."""
         return self.values, self.log_weights
 
     def landmarks(self) -> tuple[Array, Array]:
-        """Up to a thousand or so of the values."""
+        """Some positive values with their log weights, spread over the range of V: they bound f from below."""
         positive = np.flatnonzero(self.values > 0.0)[:: max(1, self.values.size // 1000)]
         return self.values[positive], self.log_weights[positive]
+
+
+class BinomialShift:
+    """V ~ Binomial(trials, q) against noise of standard deviation ``scale``, with 0 < q < 1.
+
+    ``support`` holds the k that matter for the likelihood ratio at the asked thresholds (a tilted binomial, log-concave
+    in k) and the k that hold all but ``tail`` of the binomial itself. Both windows come with a bound on what they miss.
+    """
+
+    def __init__(self, trials: int, q: float, scale: float, log_tail: float) -> None:
+        self.scale = scale
+        self._trials = trials
+        self._q = q
+        self._logit = math.log(q) - math.log1p(-q)
+        self.mean = trials * q
+        self.spread = math.sqrt(trials * q * (1.0 - q))
+        self.log_zero_weight = trials * math.log1p(-q)
+        # Bernstein: Pr[|V − mean| ≥ t] ≤ 2·exp(−t²/(2(var + t/3))); e^-30 of the wanted δ may be missed on each side.
+        level = 30.0 - log_tail
+        reach = level / 3.0 + math.sqrt(level * level / 9.0 + 2.0 * level * self.spread**2)
+        self._bulk = (max(0, math.floor(self.mean - reach)), min(trials, math.ceil(self.mean + reach)))
+        self._covered = (math.inf, -math.inf)
+        self._cached: tuple[Array, Array] = (np.empty(0), np.empty(0))
+
+    def support(self, low: float, high: float) -> tuple[Array, Array]:
+        """The k that matter for thresholds in [low, high], and their log weights."""
+        if not self._covered[0] <= low <= high <= self._covered[1]:
+            margin = 0.5 * self.scale
+            first, last = self._edge(low - margin, -1), self._edge(high + margin, 1)
+            bulk_first, bulk_last = self._bulk
+            if first <= bulk_last and bulk_first <= last:
+                k = np.arange(min(first, bulk_first), max(last, bulk_last) + 1, dtype=np.float64)
+            else:
+                windows = sorted([(first, last), self._bulk])
+                k = np.concatenate([np.arange(a, b + 1, dtype=np.float64) for a, b in windows])
+            self._covered = (low - margin, high + margin)
+            self._cached = (k, self._log_weights(k))
+        return self._cached
+
+    def landmarks(self) -> tuple[Array, Array]:
+        """k = 1, 2, 4, … and the mean."""
+        powers = 2.0 ** np.arange(math.floor(math.log2(self._trials)) + 1)
+        middle = np.clip(np.round(self.mean + self.spread * np.arange(-3.0, 4.0)), 1.0, self._trials)
+        k = np.unique(np.concatenate([powers, middle]))
+        return k, self._log_weights(k)
+
+    def _log_term(self, k: int, y: float) -> float:
+        """log of w_k·exp((2ky − k²)/(2s²)), up to a constant."""
+        n = self._trials
+        tilt = k * (self._logit + (y - 0.5 * k) / self.scale**2)
+        return tilt - math.lgamma(k + 1.0) - math.lgamma(n - k + 1.0)
+
+    def _edge(self, y: float, direction: int) -> int:
+        """The last k on that side of the largest term at threshold y that is not e^-_DROP below it."""
+        n = self._trials
+
+        def rises(k: int) -> bool:
+            return math.log((n - k) / (k + 1.0)) + self._logit + (y - k - 0.5) / self.scale**2 > 0.0
+
+        mode = bisect.bisect_left(range(n), True, key=lambda k: not rises(k))  # the first k from which the terms fall
+        floor = self._log_term(mode, y) - _DROP
+        near, far = mode, (n if direction > 0 else 0)
+        if self._log_term(far, y) > floor:
+            return far
+        while abs(far - near) > 1:
+            middle = (near + far) // 2
+            near, far = (middle, far) if self._log_term(middle, y) > floor else (near, middle)
+        return far
+
+    def _log_weights(self, k: Array) -> Array:
+        """log of the binomial probabilities, by Loader's saddle-point form: good to 1e-12 where lgamma loses digits."""
+        n, q = float(self._trials), self._q
+        rest = n - k
+        inner = np.clip(k, 1.0, max(n - 1.0, 1.0))
+        outer = np.maximum(n - inner, 1.0)
+        log_weights = (
+            _stirling_error(np.array([n]))
+            - _stirling_error(inner)
+            - _stirling_error(outer)
+            - _deviance(inner, n * q)
+            - _deviance(outer, n * (1.0 - q))
+            + 0.5 * np.log(n / (2.0 * math.pi * inner * outer))
+        )
+        log_weights = np.where(k == 0.0, n * math.log1p(-q), log_weights)
+        return np.asarray(np.where(rest == 0.0, n * math.log(q), log_weights))
+
+
+def _stirling_error(n: Array) -> Array:
+    """log n! − log(√(2πn)·(n/e)^n)."""
+    inverse = 1.0 / n
+    square = inverse * inverse
+    series = inverse * (1 / 12 - square * (1 / 360 - square * (1 / 1260 - square * (1 / 1680 - square / 1188))))
+    if n[0] > 16.0 and n[-1] > 16.0:  # k runs in order, so the ends speak for all
+        return np.asarray(series)
+    small = np.minimum(n, 16.0)
+    exact = special.gammaln(small + 1.0) - (small + 0.5) * np.log(small) + small - 0.5 * math.log(2.0 * math.pi)
+    return np.asarray(np.where(n > 16.0, series, exact))
+
+
+def _deviance(x: Array, expected: float) -> Array:
+    """x·log(x/m) + m − x without cancellation near x = m."""
+    relative = (x - expected) / expected
+    return np.asarray(expected * ((1.0 + relative) * np.log1p(relative) - relative))
+
+
+ShiftedPair: TypeAlias = FiniteShift | BinomialShift
+"""A pair (P, Q) as above."""
 
 
 @dataclasses.dataclass(frozen=True)

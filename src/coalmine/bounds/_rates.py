@@ -83,14 +83,20 @@ def errors_by_position(scores: Scores) -> Errors:
     For a position i the threshold is the (n0 − i)-th smallest world-0 score: every other threshold with as many
     false positives is larger and has at least as many false negatives. Position n0 is the threshold −∞.
     """
-    zero, one = np.sort(scores.world0), np.sort(scores.world1)
+    zero = np.sort(scores.world0)
     positions = lattice(zero.size)
     inner = positions[positions < zero.size]
-    thresholds = np.append(zero[zero.size - 1 - inner], -np.inf)
+    return dataclasses.replace(errors_at(scores, np.append(zero[zero.size - 1 - inner], -np.inf)), positions=positions)
+
+
+def errors_at(scores: Scores, thresholds: NDArray[np.float64]) -> Errors:
+    """The errors at these thresholds."""
+    zero, one = np.sort(scores.world0), np.sort(scores.world1)
+    wrong = zero.size - np.searchsorted(zero, thresholds, side="right")
     return Errors(
-        positions=positions,
+        positions=wrong,
         thresholds=thresholds,
-        false_positives=zero.size - np.searchsorted(zero, thresholds, side="right"),
+        false_positives=wrong,
         false_negatives=np.searchsorted(one, thresholds, side="right"),
         trials=(zero.size, one.size),
     )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coalmine import _validate
 from coalmine.bounds import ranks
-from coalmine.bounds._rates import dkw_width, errors_by_position, lattice
+from coalmine.bounds._rates import Errors, dkw_width, errors_at, errors_by_position, lattice
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import EpsilonDelta, Family
 from coalmine.bounds.sup import kept_level, observed, sup_ceiling, sup_test
@@ -42,19 +42,7 @@ class Limits:
 
     alpha: Array
     beta: Array
-    thresholds: Array
-    false_positives: NDArray[np.int64]
-    false_negatives: NDArray[np.int64]
-    trials: tuple[int, int]
-
-    def counts(self, index: int) -> Counts:
-        """The counts at one threshold."""
-        return Counts(
-            false_positives=int(self.false_positives[index]),
-            negatives=self.trials[0],
-            false_negatives=int(self.false_negatives[index]),
-            positives=self.trials[1],
-        )
+    errors: Errors
 
 
 def check_evidence(evidence: object) -> Counts | Scores:
@@ -88,9 +76,9 @@ def bound_trials(
     else:
         theta, limits = refuted_theta(evidence, rule, level, family)
         best = int(np.argmax(family.statistic(limits.alpha, limits.beta)))
-        counts, details = limits.counts(best), {}
+        counts, details = limits.errors.counts(best), {}
         if rule is not None:
-            details["threshold"] = float(limits.thresholds[best])
+            details["threshold"] = float(limits.errors.thresholds[best])
     if isinstance(evidence, Scores):
         trials = (evidence.world0.size, evidence.world1.size)
     else:
@@ -187,64 +175,43 @@ def _by_ranks(scores: Scores, family: Family, level: float, rule: Ranks) -> tupl
 def _limits(evidence: Counts | Scores, rule: Rule | None, level: float, family: Family) -> Limits:
     """Rate limits by rule; level/2 goes to each rate."""
     if isinstance(evidence, Counts):
-        limits = _at_thresholds_of_counts(evidence, level)
-    elif isinstance(rule, Given):
-        limits = _at_fixed(evidence, np.array([rule.threshold]), level)
-    elif isinstance(rule, Bonferroni) and rule.grid is not None:
-        limits = _at_fixed(evidence, np.array(rule.grid), level / len(rule.grid))
-    elif isinstance(rule, HoldOut):
+        wrong = np.array([evidence.false_positives]), np.array([evidence.false_negatives])
+        errors = Errors(
+            positions=wrong[0],
+            thresholds=np.array([np.nan]),
+            false_positives=wrong[0],
+            false_negatives=wrong[1],
+            trials=(evidence.negatives, evidence.positives),
+        )
+        return _exact(errors, level)
+    if isinstance(rule, Given):
+        return _exact(errors_at(evidence, np.array([rule.threshold])), level)
+    if isinstance(rule, Bonferroni) and rule.grid is not None:
+        return _exact(errors_at(evidence, np.array(rule.grid)), level / len(rule.grid))
+    if isinstance(rule, HoldOut):
         choosing, counted = split(evidence, rule)
         _, best, errors = observed(family, choosing, inner_level=_CHOOSING_LEVEL)
-        limits = _at_fixed(counted, errors.thresholds[best : best + 1], level)
-    else:
-        errors = errors_by_position(evidence)
-        n0, n1 = evidence.world0.size, evidence.world1.size
-        if isinstance(rule, Bonferroni):
-            # 1 − F(X_(n0 − i)) is at most W_(i+1), whose (1 − level) quantile is the Clopper–Pearson limit for i.
-            share = level / (2.0 * (errors.positions.size - 1))
-            alpha = upper_limit(errors.positions, n0, share)
-            beta = upper_limit(errors.false_negatives, n1, share)
-        elif rule is None:
-            alpha = upper_limit(errors.false_positives, n0, level / 2.0)
-            beta = upper_limit(errors.false_negatives, n1, level / 2.0)
-        else:
-            alpha = np.minimum(1.0, errors.false_positives / n0 + dkw_width(n0, level / 2.0))
-            beta = np.minimum(1.0, errors.false_negatives / n1 + dkw_width(n1, level / 2.0))
-        limits = Limits(
-            alpha=alpha,
-            beta=beta,
-            thresholds=errors.thresholds,
-            false_positives=errors.false_positives,
-            false_negatives=errors.false_negatives,
-            trials=(n0, n1),
-        )
-    return limits
+        return _exact(errors_at(counted, errors.thresholds[best : best + 1]), level)
+    errors = errors_by_position(evidence)
+    n0, n1 = errors.trials
+    if isinstance(rule, Bonferroni):
+        # 1 − F(X_(n0 − i)) is at most W_(i+1), whose (1 − level) quantile is the Clopper–Pearson limit for i.
+        share = level / (2.0 * (errors.positions.size - 1))
+        alpha = upper_limit(errors.positions, n0, share)
+        return Limits(alpha=alpha, beta=upper_limit(errors.false_negatives, n1, share), errors=errors)
+    if rule is None:
+        return _exact(errors, level)
+    alpha = np.minimum(1.0, errors.false_positives / n0 + dkw_width(n0, level / 2.0))
+    beta = np.minimum(1.0, errors.false_negatives / n1 + dkw_width(n1, level / 2.0))
+    return Limits(alpha=alpha, beta=beta, errors=errors)
 
 
-def _at_thresholds_of_counts(counts: Counts, level: float) -> Limits:
-    """Clopper–Pearson limits at level/2 for one pair of counts."""
-    return Limits(
-        alpha=upper_limit([counts.false_positives], counts.negatives, level / 2.0),
-        beta=upper_limit([counts.false_negatives], counts.positives, level / 2.0),
-        thresholds=np.array([np.nan]),
-        false_positives=np.array([counts.false_positives]),
-        false_negatives=np.array([counts.false_negatives]),
-        trials=(counts.negatives, counts.positives),
-    )
-
-
-def _at_fixed(scores: Scores, thresholds: Array, level: float) -> Limits:
+def _exact(errors: Errors, level: float) -> Limits:
     """Clopper–Pearson limits at level/2 for thresholds that do not depend on these scores."""
-    zero, one = np.sort(scores.world0), np.sort(scores.world1)
-    wrong0 = zero.size - np.searchsorted(zero, thresholds, side="right")
-    wrong1 = np.searchsorted(one, thresholds, side="right")
     return Limits(
-        alpha=upper_limit(wrong0, zero.size, level / 2.0),
-        beta=upper_limit(wrong1, one.size, level / 2.0),
-        thresholds=thresholds,
-        false_positives=wrong0,
-        false_negatives=wrong1,
-        trials=(zero.size, one.size),
+        alpha=upper_limit(errors.false_positives, errors.trials[0], level / 2.0),
+        beta=upper_limit(errors.false_negatives, errors.trials[1], level / 2.0),
+        errors=errors,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +15,6 @@ from coalmine.records import Claim, DpSgd, EpsilonClaim
 from coalmine.theory.curves import gaussian_mu
 
 Array = NDArray[np.float64]
-
-
-class Law(Protocol):
-    """The best score of one canary, in and out."""
-
-    @property
-    def separation(self) -> float:
-        """μ = √2·Φ⁻¹(A), A the chance that a canary that is in scores above one that is out."""
-        ...
-
-    def right_in(self, tail: Array, /) -> Array:
-        """How often a guess IN is right for the ``tail`` share of canaries with the highest scores."""
-        ...
-
-    def right_out(self, tail: Array, /) -> Array:
-        """How often a guess OUT is right for the ``tail`` share of canaries with the lowest scores."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,11 +29,11 @@ class GaussianLaw:
 
     @property
     def separation(self) -> float:
-        """See :class:`Law`."""
+        """μ = √2·Φ⁻¹(A), A the chance that a canary that is in scores above one that is out."""
         return self.mu
 
     def right_in(self, tail: Array, /) -> Array:
-        """See :class:`Law`."""
+        """How often a guess IN is right for the ``tail`` share of canaries with the highest scores."""
         share = np.clip(np.asarray(tail, dtype=np.float64), 1e-12, 1.0)
         low = np.full(share.shape, -9.0)
         high = np.full(share.shape, 9.0 + self.mu)
@@ -62,7 +45,7 @@ class GaussianLaw:
         return np.asarray(inside / (inside + outside))
 
     def right_out(self, tail: Array, /) -> Array:
-        """The same by symmetry."""
+        """How often a guess OUT is right for the lowest scores: the same, by symmetry."""
         return self.right_in(tail)
 
 
@@ -83,17 +66,21 @@ class LossLaw:
 
     @property
     def separation(self) -> float:
-        """See :class:`Law`."""
+        """See :class:`GaussianLaw`."""
         below = np.cumsum(self.outside) - 0.5 * self.outside  # a tie counts half
         return float(np.sqrt(2.0) * special.ndtri(min(float(self.inside @ below), 1.0 - 1e-16)))
 
     def right_in(self, tail: Array, /) -> Array:
-        """See :class:`Law`."""
+        """See :class:`GaussianLaw`."""
         return _right(self.inside[::-1], self.outside[::-1], tail)
 
     def right_out(self, tail: Array, /) -> Array:
-        """See :class:`Law`."""
+        """See :class:`GaussianLaw`."""
         return _right(self.outside, self.inside, tail)
+
+
+Law: TypeAlias = GaussianLaw | LossLaw
+"""The best score of one canary, in and out."""
 
 
 def _right(mine: Array, other: Array, tail: Array) -> Array:

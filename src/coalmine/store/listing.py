@@ -227,14 +227,4 @@ def trials(store: Store, run: str, *, start: int, count: int) -> tuple[Trials, i
     blocks: Sequence[int] = [row["block"] for row in rows[low : high + 1]] if end > begin else []
     found = store.scores(run, blocks=blocks)
     before = int(ends[low - 1]) if low else 0
-    kept = slice(begin - before, end - before)
-    return (
-        dataclasses.replace(
-            found,
-            trial=found.trial[kept],
-            world=found.world[kept],
-            score=found.score[kept],
-            columns={name: values[kept] for name, values in found.columns.items()},
-        ),
-        total,
-    )
+    return found.take(slice(begin - before, end - before)), total

@@ -105,6 +105,16 @@ class Trials:
         """How many of these trials have no score."""
         return int(np.isnan(self.score).sum())
 
+    def take(self, kept: NDArray[Any] | slice) -> Trials:
+        """Some of these trials."""
+        return dataclasses.replace(
+            self,
+            trial=self.trial[kept],
+            world=self.world[kept],
+            score=self.score[kept],
+            columns={name: values[kept] for name, values in self.columns.items()},
+        )
+
     def with_score(self, column: str) -> Trials:
         """The same trials with a named column in the place of the score."""
         return dataclasses.replace(self, score=self.columns[_validate.choice("column", column, self.columns)])

@@ -293,37 +293,20 @@ class Store:
             parts.append(_blob.unpack(rows))
             elapsed += float(sum(row["elapsed"] for row in rows))
             devices.update(row["device"] for row in rows)
-        trial, world, score, columns = _blob.join(parts or [_blob.unpack([])])
-        if not (trial[1:] > trial[:-1]).all():
-            order = np.argsort(trial, kind="stable")
-            trial, world, score = trial[order], world[order], score[order]
-            columns = {name: values[order] for name, values in columns.items()}
-            if (trial[1:] == trial[:-1]).any():
-                twice = int(trial[1:][trial[1:] == trial[:-1]][0])
+        found = _trials(_blob.join(parts or [_blob.unpack([])]), devices, elapsed)
+        if not (found.trial[1:] > found.trial[:-1]).all():
+            found = found.take(np.argsort(found.trial, kind="stable"))
+            if (found.trial[1:] == found.trial[:-1]).any():
+                twice = int(found.trial[1:][found.trial[1:] == found.trial[:-1]][0])
                 raise StoreError(f"store {str(self.path)!r}: trial {twice} of run {fingerprint!r} is stored twice")
-        kept = slice(None if limit is None else int(np.searchsorted(trial, limit)))
-        return Trials(
-            trial=trial[kept],
-            world=world[kept],
-            score=score[kept],
-            columns={name: values[kept] for name, values in columns.items()},
-            devices=tuple(sorted(devices)),
-            elapsed=elapsed,
-        )
+        return found.take(slice(None if limit is None else int(np.searchsorted(found.trial, limit))))
 
     def parts(self, fingerprint: str, *, below: int) -> Iterator[Trials]:
         """What :meth:`scores` gives, some thousand blocks at a time, in the order of their first trial."""
         for rows in self._pages(fingerprint, below=_validate.integer("below", below, at_least=0)):
-            trial, world, score, columns = _blob.unpack(rows)
-            kept = trial < below
-            yield Trials(
-                trial=trial[kept],
-                world=world[kept],
-                score=score[kept],
-                columns={name: values[kept] for name, values in columns.items()},
-                devices=tuple(sorted({row["device"] for row in rows})),
-                elapsed=float(sum(row["elapsed"] for row in rows)),
-            )
+            time_taken = float(sum(row["elapsed"] for row in rows))
+            found = _trials(_blob.unpack(rows), {row["device"] for row in rows}, time_taken)
+            yield found.take(found.trial < below)
 
     def _pages(
         self, fingerprint: str, *, below: int | None = None, blocks: Iterable[int] | None = None
@@ -536,6 +519,13 @@ def _fingerprint(value: object) -> str:
     if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{8,128}", value):
         raise InvalidInputError(f"fingerprint = {value!r} is not allowed: expected 8 to 128 digits of 0-9, a-f")
     return value
+
+
+def _trials(arrays: _blob.Arrays, devices: set[str], elapsed: float) -> Trials:
+    trial, world, score, columns = arrays
+    return Trials(
+        trial=trial, world=world, score=score, columns=columns, devices=tuple(sorted(devices)), elapsed=elapsed
+    )
 
 
 def _is_stored(database: sqlite3.Connection, run: int, block: int) -> bool:

@@ -94,19 +94,11 @@ def gaussian_mu(epsilon: float, *, delta: float) -> float:
     return math.nextafter(smallest_true(lambda m: gaussian_log_delta(m, epsilon=epsilon) > log_target, 0.0, high), 0.0)
 
 
-class Predicate(Protocol):
-    """A yes-or-no question about a number whose answer changes once, from no to yes."""
-
-    def __call__(self, x: float, /) -> bool:
-        """The answer at ``x``."""
-        ...
-
-
-def smallest_true(predicate: Predicate, low: float, high: float, *, relative: float = 1e-14) -> float:
+def smallest_true(predicate: Callable[[float], bool], low: float, high: float, *, relative: float = 1e-14) -> float:
     """The smallest x in (low, high] with ``predicate(x)``, by bisection, returned from the side where it holds.
 
-    ``predicate(high)`` must hold. What is returned always satisfies the predicate, so rounding never turns a
-    bound into one that does not hold.
+    The answer changes once, from no to yes, and ``predicate(high)`` must hold. What is returned always satisfies the
+    predicate, so rounding never turns a bound into one that does not hold.
 
     >>> round(smallest_true(lambda x: x * x >= 2, 0, 2), 12)
     1.414213562373
@@ -122,7 +114,7 @@ def smallest_true(predicate: Predicate, low: float, high: float, *, relative: fl
     return high
 
 
-def largest_true(predicate: Predicate, low: float, high: float, *, relative: float = 1e-14) -> float:
+def largest_true(predicate: Callable[[float], bool], low: float, high: float, *, relative: float = 1e-14) -> float:
     """The largest x in [low, high) with ``predicate(x)`` when the answer changes once, from yes to no.
 
     ``predicate(low)`` must hold; what is returned satisfies the predicate.

@@ -178,16 +178,8 @@ def _trial_cells(known: Known, trials: int, repetitions: int, many: int, ranks_o
     for method, family, standing in _families(known):
 
         def cell(name: str, thetas: Array, standing: str, family: Family = family, method: str = method) -> Cell:
-            return Cell(
-                mechanism=known.name,
-                method=f"{method}, {name}",
-                standing=standing,
-                trials=trials,
-                truth=known.epsilon,
-                repetitions=thetas.size,
-                misses=int(np.sum(thetas > _largest_right(family, known.epsilon))),
-                mean_bound=float(np.mean(_epsilons(family, thetas))),
-            )
+            missed, mean = thetas > _largest_right(family, known.epsilon), float(np.mean(_epsilons(family, thetas)))
+            return _cell(known, f"{method}, {name}", trials, missed, standing=standing, mean_bound=mean)
 
         for name, statistic, theta_of in _simulated_rules(family):
             if ranks_only and name != "ranks":
@@ -215,16 +207,30 @@ def _trial_cells(known: Known, trials: int, repetitions: int, many: int, ranks_o
             yield _anytime_cell(known, family, audits, fixed)
             yield _bayesian_cell(known, audits, fixed)
     for name, claim in () if ranks_only else _claims(known):
-        yield Cell(
-            mechanism=known.name,
-            method=f"{name}, refuted",
-            standing=WITHIN,
-            trials=trials,
-            truth=known.epsilon,
-            repetitions=many,
-            misses=int(np.sum(refutations(claim, places, trials, trials, level=LEVEL))),
-            mean_bound=None,
-        )
+        refuted = refutations(claim, places, trials, trials, level=LEVEL)
+        yield _cell(known, f"{name}, refuted", trials, refuted)
+
+
+def _cell(
+    known: Known,
+    method: str,
+    trials: int,
+    missed: NDArray[np.bool_],
+    *,
+    standing: str = WITHIN,
+    mean_bound: float | None = None,
+) -> Cell:
+    """The cell of audits of which some missed."""
+    return Cell(
+        mechanism=known.name,
+        method=method,
+        standing=standing,
+        trials=trials,
+        truth=known.epsilon,
+        repetitions=missed.size,
+        misses=int(np.sum(missed)),
+        mean_bound=mean_bound,
+    )
 
 
 def _anytime_cell(known: Known, family: Family, audits: Sequence[Scores], threshold: float) -> Cell:
@@ -244,16 +250,8 @@ def _anytime_cell(known: Known, family: Family, audits: Sequence[Scores], thresh
         return np.asarray(np.minimum.accumulate(values, axis=1))
 
     thetas = family.critical(limits(wrong0), limits(wrong1))
-    return Cell(
-        mechanism=known.name,
-        method="anytime, given",
-        standing=WITHIN,
-        trials=trials,
-        truth=known.epsilon,
-        repetitions=len(audits),
-        misses=int(np.sum(thetas.max(axis=1) > known.epsilon)),
-        mean_bound=float(np.mean(thetas[:, -1])),
-    )
+    missed, mean = thetas.max(axis=1) > known.epsilon, float(np.mean(thetas[:, -1]))
+    return _cell(known, "anytime, given", trials, missed, mean_bound=mean)
 
 
 def _bayesian_cell(known: Known, audits: Sequence[Scores], threshold: float) -> Cell:
@@ -268,16 +266,8 @@ def _bayesian_cell(known: Known, audits: Sequence[Scores], threshold: float) -> 
         )
         for pair in set(pairs)
     }
-    return Cell(
-        mechanism=known.name,
-        method="bayesian, given",
-        standing=ESTIMATE,
-        trials=n,
-        truth=known.epsilon,
-        repetitions=len(pairs),
-        misses=sum(mass[pair] < LEVEL for pair in pairs),
-        mean_bound=None,
-    )
+    missed = np.array([mass[pair] < LEVEL for pair in pairs])
+    return _cell(known, "bayesian, given", n, missed, standing=ESTIMATE)
 
 
 def _one_run_cells(known: KnownRun, canaries: int, repetitions: int) -> Iterator[Cell]:

@@ -110,6 +110,30 @@ def _pair(rng: np.random.Generator, world: int, n: int) -> Array:
     return np.where(rng.random(n) < PAIR_DELTA, 3.0 * world, answer)
 
 
+def _named(words: str, mechanism: DpSgd) -> str:
+    """A mechanism by its numbers."""
+    q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps
+    return f"{words}, q = {q:g}, σ = {sigma:g}, T = {steps}"
+
+
+def _dpsgd(
+    words: str, mechanism: DpSgd, delta: float, *, sampler: Sampler | None = None, epsilon: float | None = None
+) -> Known:
+    """DP-SGD whose every step is seen; with a ``sampler``, its last iterate on linear losses."""
+    from coalmine.accounting import last_iterate, standard
+
+    analysis = "standard" if sampler is None else "last_iterate"
+    accountant = standard.epsilon if sampler is None else last_iterate.epsilon
+    return Known(
+        name=_named(words, mechanism),
+        delta=delta,
+        epsilon=accountant(mechanism, delta=delta).epsilon if epsilon is None else epsilon,
+        sampler=sampler or every_step(mechanism),
+        analysis=analysis,
+        mechanism=mechanism,
+    )
+
+
 @functools.cache
 def independent_trials(delta: float = 1e-5) -> tuple[Known, ...]:
     """The mechanisms for methods that need independent trials; the extremal pair has its own δ = 0.01.
@@ -117,8 +141,6 @@ def independent_trials(delta: float = 1e-5) -> tuple[Known, ...]:
     >>> [round(known.epsilon, 4) for known in independent_trials()[:4]]
     [0.0, 1.0, 1.0, 4.3772]
     """
-    from coalmine.accounting import last_iterate, standard
-
     response = math.log(math.exp(RESPONSE) - delta * (1.0 + math.exp(RESPONSE)))
     return (
         Known(name="nothing leaks", delta=delta, epsilon=0.0, sampler=_nothing, gaussian=True),
@@ -131,50 +153,18 @@ def independent_trials(delta: float = 1e-5) -> tuple[Known, ...]:
             sampler=_gaussian,
             gaussian=True,
         ),
-        Known(
-            name="subsampled Gaussian, q = 0.2, σ = 1.5, T = 20",
-            delta=delta,
-            epsilon=standard.epsilon(SUBSAMPLED, delta=delta).epsilon,
-            sampler=every_step(SUBSAMPLED),
-            analysis="standard",
-            mechanism=SUBSAMPLED,
-        ),
-        Known(
-            name="last iterate of linear losses, q = 0.05, σ = 0.8, T = 200",
-            delta=delta,
-            epsilon=last_iterate.epsilon(LAST_ITERATE, delta=delta).epsilon,
-            sampler=_last_iterate(LAST_ITERATE),
-            analysis="last_iterate",
-            mechanism=LAST_ITERATE,
-        ),
-        Known(
-            name="rare canary, every step seen, q = 0.01, σ = 0.6, T = 50",
-            delta=delta,
-            epsilon=standard.epsilon(RARE, delta=delta).epsilon,
-            sampler=every_step(RARE),
-            analysis="standard",
-            mechanism=RARE,
+        _dpsgd("subsampled Gaussian", SUBSAMPLED, delta),
+        _dpsgd("last iterate of linear losses", LAST_ITERATE, delta, sampler=_last_iterate(LAST_ITERATE)),
+        _dpsgd("rare canary, every step seen", RARE, delta),
+        _dpsgd("rare canary, last iterate", RARE_LAST, delta, sampler=_last_iterate(RARE_LAST)),
+        _dpsgd(
+            "rare canary, last iterate in whole numbers",
+            RARE_LAST,
+            delta,
+            sampler=_last_iterate(RARE_LAST, whole=True),
         ),
         *(
-            Known(
-                name=f"rare canary, last iterate{words}, q = 0.01, σ = 0.3, T = 10",
-                delta=delta,
-                epsilon=last_iterate.epsilon(RARE_LAST, delta=delta).epsilon,
-                sampler=_last_iterate(RARE_LAST, whole=whole),
-                analysis="last_iterate",
-                mechanism=RARE_LAST,
-            )
-            for words, whole in (("", False), (" in whole numbers", True))
-        ),
-        *(
-            Known(
-                name=f"{words}, q = {one.sample_rate:g}, σ = {one.noise_multiplier:g}, T = {one.steps}, δ = {small:g}",
-                delta=small,
-                epsilon=epsilon,
-                sampler=every_step(one),
-                analysis="standard",
-                mechanism=one,
-            )
+            dataclasses.replace(_dpsgd(words, one, small, epsilon=epsilon), name=f"{_named(words, one)}, δ = {small:g}")
             for words, (one, small, epsilon) in (("small δ", SMALL_DELTA), ("small δ, many steps", MANY_STEPS))
         ),
         Known(name="extremal (1, 0.01) pair", delta=PAIR_DELTA, epsilon=RESPONSE, sampler=_pair),

@@ -70,23 +70,22 @@ def _facts(one: dict[str, Any]) -> list[tuple[str, str]]:
     package = [] if one["package"] == "coalmine" else [("package", f"{one['package']} {one['version']}")]
     if "problem" in one:
         return [*package, ("cannot be used", one["problem"])]
+    view = one["view"].replace("_", " ")
     options = ", ".join(
         f"{name} = {'chosen for you' if value is None else value}" for name, value in one["options"].items()
     )
     return [
         ("what", one["summary"]),
-        ("sees", _sees(one["view"].replace("_", " "), one["access"])),
+        (
+            "sees",
+            view if one["access"] == view else f"{view}: {one['access']}",
+        ),  # the paper's word too, if it says more
         ("changes", one["modification"]),
         ("other rows", one["dataset"]),
         ("options", options or "none"),
         ("paper", one["paper"]),
         *package,
     ]
-
-
-def _sees(view: str, access: str) -> str:
-    """The view, and the paper's word for it where that says more."""
-    return view if access == view else f"{view}: {access}"
 
 
 def as_file() -> str:

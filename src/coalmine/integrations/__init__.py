@@ -23,19 +23,13 @@ __all__ = [
     "tool_claims",
 ]
 
-_WHERE = {
-    "ToolClaim": "tool_formulas",
-    "ToolScores": "tool_files",
-    "Worlds": "worlds",
-    "audit_function": "functions",
-    "detect_tool": "tool_files",
-    "load_function": "functions",
-    "load_worlds": "functions",
-    "neighbours": "worlds",
-    "parse_dpsgd": "functions",
-    "read_tool_scores": "tool_files",
-    "tool_claims": "tool_formulas",
+_ROOMS = {
+    "functions": "audit_function load_function load_worlds parse_dpsgd",
+    "tool_files": "ToolScores detect_tool read_tool_scores",
+    "tool_formulas": "ToolClaim tool_claims",
+    "worlds": "Worlds neighbours",
 }
+_WHERE = {name: room for room, names in _ROOMS.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

@@ -23,13 +23,8 @@ Columns = dict[str, NDArray[Any]]
 def read_scores(path: Path) -> Scores:
     """``world,score`` from a CSV, JSON, Parquet or .npz file."""
     columns, first = _read(path, ("world", "score"))
-    worlds = numbers(path, "world", columns["world"], first)
+    worlds = _zeros_and_ones(path, "world", columns["world"], first)
     scores = numbers(path, "score", columns["score"], first)
-    bad = np.flatnonzero((worlds != 0) & (worlds != 1))
-    if bad.size:
-        raise InvalidInputError(
-            f"{path}: row {bad[0] + first}: world = {worlds[bad[0]]:g} is not allowed: expected 0 or 1"
-        )
     for world in (0, 1):
         if not np.any(worlds == world):
             raise InvalidInputError(f"{path}: no row has world = {world}: expected scores of both worlds")
@@ -39,13 +34,8 @@ def read_scores(path: Path) -> Scores:
 def read_canaries(path: Path) -> OneRunScores:
     """``id,included,score`` from a CSV, JSON, Parquet or .npz file."""
     columns, first = _read(path, ("id", "included", "score"))
-    included = numbers(path, "included", columns["included"], first)
+    included = _zeros_and_ones(path, "included", columns["included"], first)
     scores = numbers(path, "score", columns["score"], first)
-    bad = np.flatnonzero((included != 0) & (included != 1))
-    if bad.size:
-        raise InvalidInputError(
-            f"{path}: row {bad[0] + first}: included = {included[bad[0]]:g} is not allowed: expected 0 or 1"
-        )
     names = np.array([str(name) for name in columns["id"]])
     _, where, counts = np.unique(names, return_index=True, return_counts=True)
     if np.any(counts > 1):
@@ -55,6 +45,17 @@ def read_canaries(path: Path) -> OneRunScores:
             f"{path}: id {name!r} occurs in row {rows[0]} and again in row {rows[1]}: expected one row for each canary"
         )
     return OneRunScores(included.astype(np.int64), scores, names)
+
+
+def _zeros_and_ones(path: Path, name: str, column: NDArray[Any], first: int) -> NDArray[np.float64]:
+    """A column of worlds or coins."""
+    values = numbers(path, name, column, first)
+    bad = np.flatnonzero((values != 0) & (values != 1))
+    if bad.size:
+        raise InvalidInputError(
+            f"{path}: row {bad[0] + first}: {name} = {values[bad[0]]:g} is not allowed: expected 0 or 1"
+        )
+    return values
 
 
 def _read(path: Path, wanted: tuple[str, ...]) -> tuple[Columns, int]:

@@ -128,16 +128,7 @@ def planned(
 ) -> tuple[AuditRecord, Sequence[Game | OneRunGame]]:
     """The audit that a config asks for, before anything is trained: what it is, and every game to be played for it.
 
-    Args:
-        settings: the config.
-        data_dir: where data files lie.
-        data: as in :func:`audit`.
-        model: as in :func:`audit`.
-        adversaries: as in :func:`audit`.
-
-    Returns:
-        The audit's record, and its games, controls last.
-
+    Gives the audit's record, and its games, controls last. What comes from Python is as in :func:`audit`.
     """
     setting = prepare(settings, data_dir=data_dir, data=data, model=model)
     players = _players(settings, adversaries)

@@ -103,16 +103,7 @@ def compare(
 ) -> Again:
     """Train these units again and hold them against what the bundle says.
 
-    Args:
-        units: what to train.
-        contents: what the bundle says.
-        tasks: what plays each run.
-        engine: where.
-        alike: False where even here a score is only expected to come back nearly.
-
-    Returns:
-        What came back.
-
+    ``alike`` is False where even here a score is only expected to come back nearly.
     """
     found = Again()
     groups: dict[tuple[str, str], list[Unit]] = {}

@@ -24,14 +24,7 @@ def games_again(contents: Contents, code: Code, config: AuditConfig) -> tuple[Au
     Noise that is calibrated to a target is the result of a search, whose last digits another machine or version may
     find otherwise. Where that is so, and the bundle's noise is the same but for these, the bundle's is taken.
 
-    Args:
-        contents: what the bundle says.
-        code: what the verifier hands over.
-        config: the bundle's config.
-
-    Returns:
-        Its record, its tasks by run, and whether all its numbers should be the bundle's to the bit.
-
+    Gives its record, its tasks by run, and whether all its numbers should be the bundle's to the bit.
     """
     record = contents.record
     given = {"data": code.data, "model": code.model, "adversaries": code.adversaries}

@@ -174,16 +174,7 @@ def prices(
 ) -> tuple[Price, ...]:
     """What m canaries cost in accuracy, for several m: a training with half of them in each, and one without any.
 
-    Args:
-        network: What is trained.
-        base: The rows.
-        training: How it is trained.
-        test: Rows on which right answers are counted.
-        kind: As in :func:`make_canaries`.
-        sizes: Numbers of canaries.
-
-    Returns:
-        A price for each size; start, batches of other rows and noise are the same in all trainings.
+    Start, batches of other rows and noise are the same in all trainings.
     """
     found: list[Price] = []
     pool, asked = apart(kind, test)
@@ -228,16 +219,6 @@ def quiet_parameters(
 
     They are found in a short training on the same rows without noise or canaries (the idea of GC-S in Cebere, Bellet
     and Papernot 2025). They depend on the data, which the attacker knows, and on no coin.
-
-    Args:
-        network: What is trained.
-        base: The rows.
-        training: How it is trained.
-        number: How many.
-        seed: Of the short training.
-
-    Returns:
-        Parameter numbers.
     """
     size = parameter_count(network)
     wanted = _validate.integer("number", number, at_least=1, at_most=size)
@@ -287,21 +268,9 @@ def make_canaries(
 ) -> Canaries:
     """Canaries of a kind for this training; Dirac gradients go to the parameters that the data moves least.
 
-    Args:
-        kind: A name of :data:`coalmine.one_run.canaries.KINDS`; random tokens are for networks that take tokens. New
-            tokens are not among them: a network here has no tokens to spare.
-        network: What is trained.
-        base: The training rows.
-        training: How it is trained.
-        number: m.
-        held_out: Rows of the same kind that are not trained on, for ``mislabeled``; the training rows if left out.
-        per_coordinate: ``dirac``: canaries to a parameter.
-        support: ``random_directions``: parameters in each.
-        scale: ``low_variance``: length of a row.
-        seed: Public.
-
-    Returns:
-        The canaries.
+    ``kind`` is a name of :data:`coalmine.one_run.canaries.KINDS`; random tokens are for networks that take tokens. New
+    tokens are not among them: a network here has none to spare. ``held_out`` are rows that are not trained on, for
+    ``mislabeled`` (the training rows if left out); ``per_coordinate``, ``support`` and ``scale`` are for their kinds.
     """
     kind = _validate.choice("kind", kind_named(kind), tuple(name for name in KINDS if name != "new_tokens"))
     if (kind == "random_tokens") != takes_tokens(network) and kind not in ("dirac", "random_directions", "mislabeled"):
@@ -363,19 +332,8 @@ def attack_of(
 ) -> ManyCanaries:
     """The attack with these canaries: rows are scored by the final model, gradients by every step.
 
-    Args:
-        canaries: Rows or gradients.
-        network: What is trained.
-        base: The rows that are always there.
-        training: How it is claimed to be trained.
-        runs: As in :func:`play`.
-        references: As in :func:`play`.
-        knows_batches: As in :func:`play`.
-        test: Test rows, for the accuracy.
-        choice: How guesses are chosen, and notes: as in :class:`~coalmine.adversaries.ManyCanaries`.
-
-    Returns:
-        The attack.
+    ``choice`` says how guesses are chosen, and notes (:class:`~coalmine.adversaries.ManyCanaries`). All else is as in
+    :func:`play`; ``test`` are rows for the accuracy.
     """
     common: dict[str, Any] = {"runs": runs, "references": references, "training": training, **choice}
     if isinstance(canaries, RowCanaries):

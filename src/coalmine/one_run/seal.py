@@ -228,14 +228,7 @@ def open_seal(
 ) -> Opened:
     """Check that seal, manifest and files belong together and are unchanged, and give the coins.
 
-    Args:
-        folder: What :func:`prepare` wrote.
-        manifest: The manifest, where it lies elsewhere.
-        seal: The seal, where it lies elsewhere.
-        digest: The manifest's digest as it was told beforehand.
-
-    Returns:
-        The design and the coins.
+    ``manifest`` and ``seal`` are given where they lie elsewhere; ``digest`` is the manifest's, as it was told beforehand.
     """
     folder = Path(folder)
     public, private = manifest or folder / MANIFEST, seal or folder / SEAL

@@ -55,15 +55,8 @@ def create_app(
 ) -> Starlette:
     """The application over an open store.
 
-    Args:
-        store: is only read.
-        token: the secret that every request needs.
-        poll: how often a watched audit is looked at, in seconds.
-        ending: is set when the server is about to end: streams that are open end too.
-
-    Returns:
-        The application; ``app.state.pages`` must be closed at the end.
-
+    Every request needs the ``token``. A watched audit is looked at every ``poll`` seconds, and streams that are open
+    end when ``ending`` is set. ``app.state.pages`` must be closed at the end.
     """
     pages = Pages(store, Links(live=True))
 

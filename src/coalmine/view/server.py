@@ -23,11 +23,7 @@ _LAST_SECONDS = 4
 def serve(store: Store, *, port: int = 0, ready: Callable[[str], None]) -> None:
     """Serve the pages until the process is asked to end.
 
-    Args:
-        store: an open store; it is only read.
-        port: where to listen on this machine; 0 is any free port.
-        ready: is told the address, with the token, once it can be opened.
-
+    ``port`` 0 is any free port; ``ready`` is told the address, with the token, once it can be opened.
     """
     token = secrets.token_urlsafe(24)
     with _listening(port) as listener:

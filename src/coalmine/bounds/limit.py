@@ -62,16 +62,10 @@ def most_provable(mu: float, *, trials: int, confidence: float, share: float = 0
 def chance_to_refute(epsilon: float, *, law: NDArray[np.float64], trials: int, level: float) -> float:
     """How often the best test of ``level`` refutes ε: no valid method does more often.
 
-    Args:
-        epsilon: the claim.
-        law: probabilities of the scores in world 0; world 1 has its mirror image, so one law says it for both.
-        trials: scores in each world.
-        level: how often a pair of laws that keeps ε may be refuted.
-
-    Returns:
-        A chance. The pair that is held against the true one is the nearest in Hellinger's distance, cell by cell:
-        where q > e^ε·p, √p′ = (√p + e^(ε/2)·√q)/(1 + e^ε) and q′ = e^ε·p′, likewise on the other side, else p and q,
-        and then scaled to a sum of 1.
+    ``law`` are the probabilities of the scores in world 0; world 1 has its mirror image, so one law says it for both. A
+    pair that keeps ε may be refuted in a share ``level``. The pair that is held against the true one is the nearest in
+    Hellinger's distance, cell by cell: where q > e^ε·p, √p′ = (√p + e^(ε/2)·√q)/(1 + e^ε) and q′ = e^ε·p′, likewise on
+    the other side, else p and q, and then scaled to a sum of 1.
 
     >>> round(chance_to_refute(0.0, law=np.array([0.9, 0.1]), trials=1, level=0.05), 2)
     0.16

@@ -16,12 +16,6 @@ CONTROL = (
 def too_few(design: Design) -> str | None:
     """That these canaries can hardly refute the claim, however strong the attack, and what helps; None if they can.
 
-    Args:
-        design: What is fixed beforehand.
-
-    Returns:
-        A sentence: what even the best attack could not refute, and which claim or how many canaries would do.
-
     >>> from coalmine.one_run.design import design
     >>> print(too_few(design(EpsilonClaim(epsilon=8.0, delta=1e-5), canaries=1000)))
     ... # doctest: +NORMALIZE_WHITESPACE +ELLIPSIS

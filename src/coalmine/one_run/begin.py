@@ -25,13 +25,7 @@ class OneTraining:
     """
 
     def __init__(self, canaries: Canaries, *, design: Design, secret: bytes) -> None:
-        """Flip the coins.
-
-        Args:
-            canaries: What may be included.
-            design: What is fixed beforehand.
-            secret: Decides the coins.
-        """
+        """Flip the coins, which ``secret`` decides."""
         self.canaries, self.design = canaries, design
         self._ids = seal.make_ids("run", canaries=canaries.number, part=1)
         self._coins = seal.coins(secret, self._ids)

@@ -57,17 +57,6 @@ def simulate(
     The share of scores above the (k + 1)-th highest of m is Beta distributed, and given that share the k above it are
     independent, each in with the probability that the law gives: no score has to be drawn.
 
-    Args:
-        law: How scores are distributed.
-        canaries: m.
-        guess_in: k of the highest scores.
-        guess_out: k of the lowest.
-        repetitions: Runs simulated.
-        seed: Of the simulation.
-
-    Returns:
-        Right guesses of each run.
-
     >>> found = simulate(laws.GaussianLaw(mu=1.0), canaries=5000, guess_in=100, guess_out=100)
     >>> round(float(found.mean()) / 200, 2)
     0.93

@@ -228,7 +228,7 @@ def open_seal(
 ) -> Opened:
     """Check that seal, manifest and files belong together and are unchanged, and give the coins.
 
-    ``manifest`` and ``seal`` are given where they lie elsewhere; ``digest`` is the manifest's, as it was told beforehand.
+    ``manifest`` and ``seal`` are given where they lie elsewhere; ``digest`` is the manifest's, as told beforehand.
     """
     folder = Path(folder)
     public, private = manifest or folder / MANIFEST, seal or folder / SEAL
@@ -359,15 +359,8 @@ def judge_control(
 ) -> OneRunResult:
     """Judge a positive control: another prepared run of the same game, whose training is known to break the claim.
 
-    Args:
-        folder: What :func:`prepare` wrote for the control.
-        scores: Its scores.
-        audited: The folder of the run that it is the control of.
-        manifest: Of the audited run, where it lies elsewhere.
-
-    Returns:
-        The result, for :func:`judge_folder`. A control of another kind of canaries, for another claim or design, or the
-        audited run itself is refused before any seal is opened.
+    A control of another kind of canaries, for another claim or design, or the run that it is the control of
+    (``audited``) itself is refused before any seal is opened.
     """
     mine, other = (
         files.read_json(path, what="the manifest that `one-run prepare` wrote")

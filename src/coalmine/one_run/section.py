@@ -44,14 +44,8 @@ def section(result: OneRunResult, *, price: Mapping[str, float] | None = None) -
 def evidence(scores: OneRunScores, *, design: Design) -> dict[str, Any]:
     """What was scored and guessed, as plain JSON types.
 
-    Args:
-        scores: Coins and scores.
-        design: What was fixed beforehand.
-
-    Returns:
-        ``canaries``: id, coin, score and guess ("in", "out" or "") of each; ``counts``: for each guess, how many
-        canaries were in and out; ``trade_off``: the attack's error rates at some thresholds, with the least that the
-        claim allows.
+    ``canaries``: id, coin, score and guess ("in", "out" or "") of each; ``counts``: for each guess, how many canaries
+    were in and out; ``trade_off``: the attack's error rates at some thresholds, with the least that the claim allows.
 
     >>> from coalmine.one_run.design import design
     >>> from coalmine.records import EpsilonClaim

@@ -34,16 +34,7 @@ def section_of(one: AdversaryResult) -> dict[str, Any]:
 
 
 def scores(section: Mapping[str, Any], *, width: int = WIDE, name: str = "one-run") -> Figure:
-    """Histograms of the scores, in and out, with the ranges that were guessed.
-
-    Args:
-        section: What :func:`coalmine.one_run.section` gives.
-        width: In pixels.
-        name: Begins the name of a file.
-
-    Returns:
-        The figure.
-    """
+    """Histograms of the scores, in and out, with the ranges that were guessed."""
     canaries = section["canaries"]
     values = np.asarray(canaries["score"], dtype=np.float64)
     included = np.asarray(canaries["included"], dtype=bool)

@@ -74,16 +74,8 @@ def keep(
 ) -> str:
     """Keep a result in one transaction; the same one again changes its name and tags alone.
 
-    Args:
-        store: where to.
-        kind: one of :data:`KINDS`.
-        summary: a few values for lists; plain JSON types.
-        report: all that is shown of it; plain JSON types.
-        name: what people call it.
-        tags: words to find it by, added to those that it has.
-
-    Returns:
-        Its fingerprint.
+    ``summary`` are a few values for lists, ``report`` all that is shown of it; ``tags`` are added to those that it has.
+    Gives its fingerprint.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, Store.open(f"{folder}/coalmine.db") as store:

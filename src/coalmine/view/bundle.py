@@ -21,15 +21,8 @@ MOST_COMPARED = 8
 def write_bundle(store: Store, folder: Path, *, audits: Sequence[str] = ()) -> list[Path]:
     """Write the pages of a store.
 
-    Args:
-        store: an open store; it is only read.
-        folder: is made if it is not there; a folder with other files in it is refused.
-        audits: the beginnings of the fingerprints, or the names, of the audits and results to show; all of them if none
-            is named.
-
-    Returns:
-        The files that were written.
-
+    ``audits`` are the beginnings of fingerprints, or names, of what to show; all if none is named. A folder with other
+    files in it is refused. Gives the files that were written.
     """
     links = Links(live=False)
     _prepare(folder)

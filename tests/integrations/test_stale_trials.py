@@ -18,10 +18,11 @@ import pytest
 import torch
 
 import coalmine
+from coalmine.auditing import games
 from coalmine.auditing.config import Execution
 from coalmine.errors import GameStoppedError, InvalidInputError
 from coalmine.game import Watcher
-from coalmine.integrations import functions, identity, sources
+from coalmine.integrations import identity, sources
 from coalmine.integrations.content import content_hash
 
 PROJECT = {
@@ -163,7 +164,7 @@ def project(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     # Verdicts take long, and are not asked for.
-    monkeypatch.setattr(functions, "conclude_and_keep", lambda store, record: None)
+    monkeypatch.setattr(games, "conclude_and_keep", lambda store, record: None)
     kept = {name: sys.modules.pop(name) for name in ("wave",) if name in sys.modules}
     yield Project(tmp_path, monkeypatch)
     for name in [Path(one).parts[0].partition(".")[0] for one in PROJECT]:

@@ -409,11 +409,10 @@ def _check_outputs(*, section: Path | None, figure: Path | None, report: Path | 
         reports.check_packages()
 
 
-_IF = {"one_run_dpsgd": " (if DP-SGD)", "one_run_fdp_gdp": " (if Gaussian)"}
-
-
 def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
     """A table of bounds, and sentences."""
+    from coalmine.bounds import METHODS
+
     verdict, claim = result.verdict, result.design.claim
     print_verdict(f"{verdict.outcome.value.capitalize()} (confidence {100 * verdict.confidence:g}%)")
     print_lines(f"- {reason}" for reason in verdict.reasons)
@@ -424,7 +423,8 @@ def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
         ("method", "ε is at least", "ceiling", "decides"),
         [
             (
-                bound.method.replace("_", "-") + _IF.get(bound.method, ""),
+                bound.method.replace("_", "-")
+                + ("" if METHODS[bound.method].decides else f" ({METHODS[bound.method].short})"),
                 number(bound.epsilon),
                 number(bound.ceiling) if bound.ceiling is not None else "–",
                 "yes" if place == 0 else "",

@@ -8,7 +8,7 @@ sum of terms of one row each has the sensitivity of one clipped row.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.release import Observation
 from coalmine.probing.resolution import spacing
 from coalmine.probing.search import Influence, Tried, scaled, with_row
+from coalmine.probing.vectors import norm, pieces, slices
 
 _ROUNDINGS, _HIDDEN = 4.0, 0.5
 """A second difference is off by so many roundings at most; where that is half of a row's influence, it is not shown."""
@@ -49,7 +50,7 @@ def carrier_vector(shown: Observation, reading: Reading) -> torch.Tensor:
 def carrier_offset(bench: Bench, reading: Reading) -> torch.Tensor:
     """What the carriers would be if nothing was released: zero at an optimizer's door, else the first state."""
     parts = [
-        torch.zeros_like(one.response)
+        torch.zeros(one.numbers, dtype=torch.float64)
         if one.door or one.name not in bench.start
         else bench.start[one.name].double().reshape(-1).cpu() / (one.scale or 1.0)
         for one in reading.carriers
@@ -59,7 +60,10 @@ def carrier_offset(bench: Bench, reading: Reading) -> torch.Tensor:
 
 def carrier_error(shown: Observation, reading: Reading) -> float:
     """What rounding may do to the carriers together."""
-    errors = [np.linalg.norm(spacing(shown[one.name])) / (one.scale or 1.0) for one in reading.carriers]
+    errors = [
+        np.linalg.norm([np.linalg.norm(spacing(part)) for (part,) in slices(shown[one.name])]) / (one.scale or 1.0)
+        for one in reading.carriers
+    ]
     return float(np.linalg.norm(errors))
 
 
@@ -73,7 +77,7 @@ def interplay(bench: Bench, reading: Reading, influence: Influence) -> Interplay
         seen: dict[tuple[int | None, int | None], _Corner | None] = {}
         pairs = _pairs(influence)
         for number, (a, b) in enumerate(pairs, start=1):
-            found = _apart([_corner(bench, reading, batch, one, other, seen) for one, other in _corners(a, b)])
+            found = _apart(reading, [_corner(bench, reading, batch, one, other, seen) for one, other in _corners(a, b)])
             later = {_key(*corner) for pair in pairs[number:] for corner in _corners(*pair)}
             seen = {key: one for key, one in seen.items() if key in later}
             if found is None:
@@ -99,27 +103,28 @@ class _Corner:
     """What the carriers show with some rows, and what rounding may do to it."""
 
     rows: int
-    vector: torch.Tensor
+    parts: list[torch.Tensor]
     error: float
 
 
-def _apart(corners: Sequence[_Corner | None]) -> tuple[float, float, float] | None:
+def _apart(reading: Reading, corners: Sequence[_Corner | None]) -> tuple[float, float, float] | None:
     """The second difference; what is left of it as means over rows; what rounding may do. None where a run failed."""
     whole = [one for one in corners if one is not None]
     if len(whole) < len(corners):
         return None
-    vectors, sizes = [one.vector for one in whole], [one.rows for one in whole]
-    apart = float(_second_difference(vectors, (1, 1, 1, 1)).norm())
-    left = float(_second_difference(vectors, sizes).norm()) / max(sizes)
+    sizes = [one.rows for one in whole]
+    apart = norm(_second_difference(reading, whole, (1, 1, 1, 1)))
+    left = norm(_second_difference(reading, whole, sizes)) / max(sizes)
     return apart, left, _ROUNDINGS * max(one.error for one in whole)
 
 
-def _second_difference(vectors: Sequence[torch.Tensor], weights: Sequence[int]) -> torch.Tensor:
-    """w₀·v₀ − w₁·v₁ − w₂·v₂ + w₃·v₃."""
-    both, one, other, neither = zip(vectors, weights, strict=True)
-    found = both[1] * both[0]
-    found.sub_(one[0], alpha=one[1]).sub_(other[0], alpha=other[1])
-    return found.add_(neither[0], alpha=neither[1])
+def _second_difference(reading: Reading, corners: Sequence[_Corner], weights: Sequence[int]) -> Iterator[torch.Tensor]:
+    """w₀·v₀ − w₁·v₁ − w₂·v₂ + w₃·v₃, in pieces, in units of the sum where these are known."""
+    for carrier, *parts in zip(reading.carriers, *(one.parts for one in corners), strict=True):
+        for vectors in pieces(*parts):
+            both, one, other, neither = (part.div_(carrier.scale or 1.0) for part in vectors)
+            found = both.mul_(weights[0]).sub_(one, alpha=weights[1]).sub_(other, alpha=weights[2])
+            yield found.add_(neither, alpha=weights[3])
 
 
 def _bases(bench: Bench, influence: Influence) -> list[World]:
@@ -166,9 +171,8 @@ def _corner(
             world = bench.replaced({slot: one.row for slot, one in ((last - 1, a), (last, b)) if one is not None})
         shown = bench.quiet(world)
         right = shown.whole(reading.silent) and all(one.name in shown for one in reading.carriers)
-        seen[key] = (
-            _Corner(len(world.slots), carrier_vector(shown, reading), carrier_error(shown, reading)) if right else None
-        )
+        parts = [shown[one.name] for one in reading.carriers] if right else []
+        seen[key] = _Corner(len(world.slots), parts, carrier_error(shown, reading)) if right else None
     return seen[key]
 
 

@@ -18,6 +18,7 @@ import torch
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
 from coalmine.probing.tape import Key
+from coalmine.probing.vectors import inner, pieces, residual
 
 _RUNS = 40
 """Runs at most that the equations for b are taken from."""
@@ -51,20 +52,20 @@ def ratios(bench: Bench, reading: Reading, world: World, what: str) -> list[Rati
         return []
     found = []
     for one in reading.noised:
-        size = float(one.response.norm())
+        size = one.response
         if size == 0.0:
             continue
         if one.name not in plain or one.name not in silent:
             found.append(Ratio(what, one.name, 0.0, 0.0))
             continue
-        noise = delta(plain[one.name], silent[one.name])
-        if not bool(torch.isfinite(noise).all()):
+        noise = plain[one.name], silent[one.name]
+        if not all(bool(torch.isfinite(x.sub_(y)).all()) for x, y in pieces(*noise)):
             return []
-        ratio = float(noise @ one.response) / size**2
+        ratio = inner(*noise, one.plain, one.silent) / size**2
         floor = _ROUNDINGS * max(rounding(plain[one.name]), rounding(reading.plain[one.name])) / size
-        left = float((noise - ratio * one.response).norm()) / size
+        left = residual(*noise, one.plain, one.silent, ratio) / size
         found.append(Ratio(what, one.name, 1.0 if abs(ratio - 1.0) <= floor else ratio, max(left - floor, 0.0)))
-    single = {one.name for one in reading.noised if one.response.numel() == 1}  # any two noises of one number agree
+    single = {one.name for one in reading.noised if one.numbers == 1}  # any two noises of one number agree
     unclear = [one for one in found if one.other > TOLERANCE or (one.name in single and one.number not in (0.0, 1.0))]
     return _by_law(bench, reading, world, found, unclear) if unclear else found
 
@@ -90,7 +91,7 @@ def _count(weights: torch.Tensor) -> int:
 
 def _sums(bench: Bench, reading: Reading, world: World) -> dict[str, torch.Tensor]:
     """For each tensor b, where its noise in a world is Σⱼ bⱼ·zⱼ over draws of its size, or its parts of larger ones."""
-    sizes = {one.name: one.response.numel() for one in reading.noised}
+    sizes = {one.name: one.numbers for one in reading.noised}
     starts = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
     silent = bench.silent(world)
     draws: dict[str, list[torch.Tensor]] = {name: [] for name in sizes}

@@ -22,6 +22,7 @@ from coalmine.probing.bench import SPARE, Bench, World
 from coalmine.probing.noise import TOLERANCE as TOLERANCE
 from coalmine.probing.release import Observation
 from coalmine.probing.tape import Layout, Site
+from coalmine.probing.vectors import distance, inner, norm, pieces, residual, slices
 
 _CALLS = 4
 """Calls after which a step that has changed nothing is given up."""
@@ -41,8 +42,20 @@ class Carrier:
     name: str
     scale: float | None
     door: bool
-    response: torch.Tensor
-    """What the recorded noise adds here."""
+    plain: torch.Tensor
+    """What it is with the recorded noise."""
+    silent: torch.Tensor
+    """What it is without."""
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it holds."""
+        return self.silent.numel()
+
+    @property
+    def response(self) -> float:
+        """The length of what the recorded noise adds here."""
+        return distance(self.plain, self.silent)
 
 
 @dataclasses.dataclass
@@ -81,9 +94,9 @@ class Reading:
         """Everything with noise of its own."""
         return [one for one in (*self.carriers, *self.extras) if one.name in self.noisy]
 
-    def grain(self, name: str) -> NDArray[np.float64]:
-        """The spacing of a tensor's numbers."""
-        return resolution.spacing(self.plain[name])
+    def grain(self, name: str, where: slice | NDArray[np.intp]) -> NDArray[np.float64]:
+        """The spacing of some of a tensor's numbers."""
+        return resolution.spacing(self.plain[name].reshape(-1)[where])
 
     @property
     def too_small(self) -> str:
@@ -166,7 +179,7 @@ def _moved(shown: Observation, before: Mapping[str, torch.Tensor]) -> list[str]:
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(torch.nan_to_num(a.double()), torch.nan_to_num(b.double()))
+    return all(torch.equal(x.nan_to_num_(), y.nan_to_num_()) for x, y in pieces(a, b))
 
 
 def unseen_randomness(bench: Bench, base: World) -> list[str]:
@@ -177,8 +190,8 @@ def unseen_randomness(bench: Bench, base: World) -> list[str]:
         if name not in second or first[name].shape != second[name].shape:
             found.append(name)
             continue
-        size = max(float(first[name].double().norm()), 1e-12)
-        if float(delta(first[name], second[name]).nan_to_num().norm()) > 1e-5 * size:
+        size = max(norm(one for (one,) in pieces(first[name])), 1e-12)
+        if norm(x.sub_(y).nan_to_num_() for x, y in pieces(first[name], second[name])) > 1e-5 * size:
             found.append(name)
     return found
 
@@ -225,6 +238,7 @@ def read(bench: Bench, base: World) -> Reading:
         silent, _, plain, renewed = bench.quiet(base), *(bench.renewed(base) for _ in range(3))
         noisy = _responding(plain, renewed)
         linear = [name for name in noisy if not name.endswith(text.MARK)]
+    del double
     if linear and not outside:
         linear = _stable_first(bench, _ordered(bench, linear), silent, plain)
     touched = _touched(silent, plain, _touched(silent, renewed))
@@ -232,6 +246,7 @@ def read(bench: Bench, base: World) -> Reading:
         far = bench.scaled(base, factor)
         noisy = noisy | _responding(silent, far)
         touched = _touched(silent, far, touched)
+        del far  # room for the next run
     carriers, shared = _carriers(bench, silent, plain, renewed, linear)
     expected = [name for name in (*silent.gradients, *bench.release.names.values()) if name in noisy]
     return Reading(
@@ -263,14 +278,13 @@ def _below_spacing(bench: Bench, base: World, silent: Observation) -> Reading | 
         value = silent.released[name]
         if name not in bench.start or not value.is_floating_point() or bench.start[name].shape != value.shape:
             continue
-        moved = delta(value, bench.start[name]).numpy()
-        small = resolution.coarse(bench.start[name], value, moved, _promised(bench))
+        small = resolution.coarse(bench.start[name], value, _promised(bench))
         if not small.all():
             return None
         hidden[name] = torch.from_numpy(small)
     if not hidden:
         return None
-    carriers = [Carrier(name, _moved_by(bench), False, torch.zeros(where.numel())) for name, where in hidden.items()]
+    carriers = [Carrier(name, _moved_by(bench), False, silent[name], silent[name]) for name in hidden]
     return Reading(
         base=base,
         silent=silent,
@@ -301,14 +315,13 @@ def _coarse(
     Beside carriers that are parameters, also other parameters that only much larger noise moves.
     """
     found = {}
-    sizes = {one.name: one.response for one in carriers if one.name in noisy}
+    names = [one.name for one in carriers if one.name in noisy]
     if not any(one.door for one in carriers):
-        for name in bench.release.names.values():
-            if name in noisy and name in silent.released and not any(one.name == name for one in carriers):
-                sizes[name] = delta(plain[name], silent[name])
-    for name, response in sizes.items():
+        others = [name for name in bench.release.names.values() if name in noisy and name in silent.released]
+        names += [name for name in others if name not in names]
+    for name in names:
         wanted = _promised(bench) if name in silent.released else 0.0
-        where = resolution.coarse(silent[name], plain[name], response.numpy(), wanted)
+        where = resolution.coarse(silent[name], plain[name], wanted)
         if where.any():
             found[name] = torch.from_numpy(where)
     return found
@@ -331,10 +344,9 @@ def _added_by_a_curve(
             continue
         if name not in other or name not in other_silent or other[name].shape != plain[name].shape:
             return False
-        noise = delta(plain[name], silent[name])
-        apart = delta(other[name], other_silent[name]) - noise
+        apart = residual(other[name], other_silent[name], plain[name], silent[name], 1.0)
         floor = 8.0 * (rounding(plain[name]) + rounding(other[name]))
-        if float(apart.norm()) > TOLERANCE * float(noise.norm()) + floor:
+        if apart > TOLERANCE * distance(plain[name], silent[name]) + floor:
             return False
     return True
 
@@ -347,7 +359,7 @@ def _touched(
     for name, value in silent.released.items():
         moved = torch.zeros(value.numel(), dtype=torch.bool) if known is None else known[name]
         if name in other and other[name].shape == value.shape:
-            moved = moved | (delta(other[name], value) != 0)
+            moved = moved | torch.cat([x.sub_(y) != 0 for x, y in pieces(other[name], value)])
         found[name] = moved
     return found
 
@@ -363,8 +375,8 @@ def _responding(silent: Observation, plain: Observation) -> frozenset[str]:
 def _linear(name: str, silent: Observation, plain: Observation, double: Observation) -> bool:
     if name not in double or double[name].shape != plain[name].shape or name.endswith(text.MARK):
         return False
-    once, twice = delta(plain[name], silent[name]), delta(double[name], silent[name])
-    return float((twice - 2.0 * once).norm()) <= TOLERANCE * float(once.norm()) + 4.0 * rounding(plain[name])
+    bent = residual(double[name], silent[name], plain[name], silent[name], 2.0)
+    return bent <= TOLERANCE * distance(plain[name], silent[name]) + 4.0 * rounding(plain[name])
 
 
 def _row_noise(bench: Bench) -> frozenset[Site] | None:
@@ -415,9 +427,8 @@ def _stable_first(bench: Bench, linear: list[str], silent: Observation, plain: O
     stable = []
     for name in linear:
         if name in other and name in other_silent and other[name].shape == plain[name].shape:
-            noise = delta(plain[name], silent[name])
-            apart = delta(other[name], other_silent[name]) - noise
-            if float(apart.norm()) <= TOLERANCE * float(noise.norm()) + 8.0 * rounding(plain[name]):
+            apart = residual(other[name], other_silent[name], plain[name], silent[name], 1.0)
+            if apart <= TOLERANCE * distance(plain[name], silent[name]) + 8.0 * rounding(plain[name]):
                 stable.append(name)
     return [*stable, *(name for name in linear if name not in stable)]
 
@@ -462,17 +473,12 @@ def _carriers(
         names = [name for name in silent.gradients if name in linear or name in quiet]
     found: list[Carrier] = []
     shared: list[tuple[str, str]] = []
-    seconds: list[torch.Tensor] = []
-    errors: list[torch.Tensor] = []
     for name in names:
-        first_response, second = delta(plain[name], silent[name]), delta(renewed[name], silent[name])
-        twin = _twin(first_response, second, _error(plain[name]), found, seconds, errors)
+        twin = _twin(name, found, silent, plain, renewed)
         if twin is not None and door and linear:
             shared.append((twin, name))
         if twin is None or door or not linear:
-            found.append(Carrier(name, at_door if door else moved, door, first_response))
-            seconds.append(second)
-            errors.append(_error(plain[name]))
+            found.append(Carrier(name, at_door if door else moved, door, plain[name], silent[name]))
     return found, tuple(shared)
 
 
@@ -485,50 +491,64 @@ def _extras(
 ) -> list[Carrier]:
     """Released tensors that are linear in noise, but not in that of any carrier."""
     found: list[Carrier] = []
-    known = list(carriers)
-    seconds = [delta(renewed[one.name], silent[one.name]) for one in carriers]
-    errors = [_error(plain[one.name]) for one in carriers]
     for name in silent.released:
         if name not in linear:
             continue
-        first, second = delta(plain[name], silent[name]), delta(renewed[name], silent[name])
-        if rounding(plain[name]) > _GRAINS * float(first.norm()):
+        if rounding(plain[name]) > _GRAINS * distance(plain[name], silent[name]):
             continue  # mostly rounding, which is nobody's noise; what rows do to it is seen by hiding them
-        if _twin(first, second, _error(plain[name]), known, seconds, errors) is None:
-            one = Carrier(name, None, False, first)
-            found.append(one)
-            known.append(one)
-            seconds.append(second)
-            errors.append(_error(plain[name]))
+        if _twin(name, [*carriers, *found], silent, plain, renewed) is None:
+            found.append(Carrier(name, None, False, plain[name], silent[name]))
     return found
+
+
+def _twin(name: str, found: list[Carrier], silent: Observation, plain: Observation, renewed: Observation) -> str | None:
+    """A carrier with the same noise, up to a factor for each coordinate that both realizations share, and rounding."""
+    if distance(plain[name], silent[name]) == 0.0:
+        return None
+    mine = plain[name], renewed[name], silent[name]
+    for carrier in found:
+        its = plain[carrier.name], renewed[carrier.name], silent[carrier.name]
+        if its[0].numel() == mine[0].numel() and distance(its[1], its[2]) > 0.0:
+            seeded = torch.equal(mine[0], mine[1])  # from the state: only one realization, so one factor for all
+            if _one_factor(mine, its) if seeded else _factors(mine, its):
+                return carrier.name
+    return None
+
+
+_Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""A tensor with one noise, with another, and with none."""
+
+
+def _factors(mine: _Three, its: _Three) -> bool:
+    """Whether two realizations of the noise in two tensors have the same ratio in each coordinate."""
+    lengths = []
+    for parts in slices(*mine, *its):
+        first, second = delta(parts[0], parts[2]), delta(parts[1], parts[2])
+        response, other = delta(parts[3], parts[5]), delta(parts[4], parts[5])
+        a, b = first * other, second * response
+        rounded = _error(parts[0]) * (other.abs() + response.abs()) + _error(parts[3]) * (first.abs() + second.abs())
+        lengths.append([float(one.norm()) for one in (a - b, a, b, rounded)])
+    apart, size, its_size, error = np.linalg.norm(lengths, axis=0)
+    return bool(apart <= TOLERANCE * (size + its_size) + error)
+
+
+def _one_factor(mine: _Three, its: _Three) -> bool:
+    """Whether the noise of two tensors is the same up to one factor."""
+    size, its_size = distance(mine[0], mine[2]), distance(its[1], its[2])
+    sign = 1.0 if inner(mine[0], mine[2], its[1], its[2]) > 0.0 else -1.0
+    lengths = []
+    for parts in slices(*mine, *its):
+        a = delta(parts[0], parts[2]) * its_size
+        b = delta(parts[4], parts[5]) * sign * size
+        rounded = _error(parts[0]) * its_size + _error(parts[3]) * size
+        lengths.append([float(one.norm()) for one in (a - b, a, b, rounded)])
+    apart, one, other, error = np.linalg.norm(lengths, axis=0)
+    return bool(apart <= TOLERANCE * (one + other) + error)
 
 
 def _error(value: torch.Tensor) -> torch.Tensor:
     """How far rounding may move each number of a difference."""
     return torch.from_numpy(2.0 * resolution.spacing(value))
-
-
-def _twin(
-    first: torch.Tensor,
-    second: torch.Tensor,
-    error: torch.Tensor,
-    found: list[Carrier],
-    seconds: list[torch.Tensor],
-    errors: list[torch.Tensor],
-) -> str | None:
-    """A carrier with the same noise, up to a factor for each coordinate that both realizations share, and rounding."""
-    if float(first.norm()) == 0.0:
-        return None
-    for carrier, other, its_error in zip(found, seconds, errors, strict=True):
-        if len(other) == len(first) and float(other.norm()) > 0.0:
-            a, b = first * other, second * carrier.response
-            rounded = error * (other.abs() + carrier.response.abs()) + its_error * (first.abs() + second.abs())
-            if torch.equal(first, second):  # seeded from the state: only one realization, so one factor for all
-                a, b = first * other.norm(), other * first.norm() * (1.0 if float(first @ other) > 0.0 else -1.0)
-                rounded = error * other.norm() + its_error * first.norm()
-            if float((a - b).norm()) <= TOLERANCE * float(a.norm() + b.norm()) + float(rounded.norm()):
-                return carrier.name
-    return None
 
 
 def check_replayable(bench: Bench, base: World) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from scipy import stats
 
 from coalmine.probing.bench import Bench
@@ -57,13 +56,13 @@ def measure(
 def _halved(bench: Bench, reading: Reading, samples: Sequence[Sample], level: float) -> list[str]:
     """Tensors in which half the noise would go unnoticed."""
     seeded = not bench.runs_differ(reading.base, [one.name for one in samples])
-    fewest = min(one.squares.size for one in samples)
+    fewest = min(one.size for one in samples)
     count = max(_RUNS, min(-(-_NUMBERS // fewest), samples[0].runs))
     runs = steps(bench, reading, count, factor=0.5) if seeded else replays(bench, reading, count, factor=0.5)
     half = sample(reading, runs)
     missed = []
     for one, whole in zip(half, samples, strict=True):
-        p = float(stats.chi2.cdf(float(np.sum(one.squares)) / whole.std**2, one.numbers))
+        p = float(stats.chi2.cdf(one.total / whole.std**2, one.numbers))
         if p >= level * SHARES["size"] / len(samples):
             missed.append(one.name)
     return missed

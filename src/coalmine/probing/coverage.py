@@ -16,13 +16,14 @@ import torch
 
 from coalmine.probing import elsewhere, faults, rows, text
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import Reading, delta, rounding
+from coalmine.probing.carriers import Reading, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, effective, hide, may_follow_a_curve, noise_error
 from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, with_row
 from coalmine.probing.shifter import Shifter
+from coalmine.probing.vectors import distance, norm, pieces
 
 _ROWS = 6
 _RESCALED = (faults.DIVISOR.name, faults.NOISE_DEPENDS.name, faults.LEFT_OUT.name)
@@ -88,20 +89,19 @@ def measure(
                 if hidden is None or name not in hidden.shown or hidden.shown[name].shape != before.shape:
                     found[name] = _finding(name, "its shape follows the rows", one.row, None)
                 continue
-            apart = delta(after, before)
             floor = _floor(after, before)
-            size = float(apart.norm())
+            size = distance(after, before)
             if not size > floor:
                 continue
             reached.add(name)
-            bare = apart[~reading.touched[name]] if name in reading.touched else apart
-            if float(bare.norm()) > floor:
-                why = (
-                    "it carries no noise" if name not in reading.noisy else f"{bare.numel()} of its numbers carry none"
-                )
-                found[name] = _finding(name, why, one.row, float(bare.norm()))
+            touched = reading.touched.get(name, torch.zeros(after.numel(), dtype=torch.bool))
+            bare = norm(x.sub_(y)[t == 0.0] for x, y, t in pieces(after, before, touched))
+            if bare > floor:
+                many = int((~touched).sum())
+                why = "it carries no noise" if name not in reading.noisy else f"{many} of its numbers carry none"
+                found[name] = _finding(name, why, one.row, bare)
             elif hidden is not None and name in hidden.shown and not hidden.shown.error:
-                left = float(delta(hidden.shown[name], before).norm())
+                left = distance(hidden.shown[name], before)
                 within = _LEFT * size + floor + noise_error(bench, reading, name)
                 if left > within and not (rescaled and not name.startswith("returned")):
                     price = None
@@ -145,8 +145,8 @@ def _shown_elsewhere(bench: Bench, before: Mapping[str, torch.Tensor]) -> dict[s
         if name.endswith(text.MARK) and before[name][0] != after[name][0]:  # other words
             found[name.removesuffix(text.MARK)] = name
             continue
-        size = float(before[name].double().norm())
-        if not float(delta(after[name], before[name]).norm()) <= 1e-3 * size + _floor(after[name], before[name]):
+        size = norm(one for (one,) in pieces(before[name]))
+        if not distance(after[name], before[name]) <= 1e-3 * size + _floor(after[name], before[name]):
             found[name.removesuffix(text.MARK)] = name
     return found
 

@@ -11,17 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from coalmine.probing import faults, rows
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import Reading, delta, rounding
+from coalmine.probing.carriers import Reading, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, hide, noise_error
 from coalmine.probing.independence import products_p
 from coalmine.probing.noise import SHARES, walk
 from coalmine.probing.search import Influence, with_row
 from coalmine.probing.shifter import Shifter
+from coalmine.probing.vectors import distance, inner, pieces
 
 STEPS = 4
 _CARRIED = 0.02
@@ -72,15 +73,19 @@ def measure(
 def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
     """Noise of consecutive steps against each other."""
     pairs = {one.name: _Pairs() for one in reading.noised}
-    last: dict[str, NDArray[np.float64]] = {}
+    last: dict[str, _Two] = {}
     for before, shown in walk(bench, reading, STEPS):
         if all(name in shown and name in before for name in pairs):
-            noise = {name: delta(shown[name], before[name]).numpy() for name in pairs}
+            noise = {name: (shown[name], before[name]) for name in pairs}
             for name in last:
                 pairs[name].add(last[name], noise[name])
             last = noise
         del before, shown  # room for the next step
     return repeated(pairs, level)
+
+
+_Two = tuple[torch.Tensor, torch.Tensor]
+"""A tensor with noise and without."""
 
 
 class _Pairs:
@@ -91,12 +96,16 @@ class _Pairs:
         self.same = True
         self._products = np.zeros(3)
 
-    def add(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
+    def add(self, first: _Two, second: _Two) -> None:
         """One more pair."""
-        self.count, self.numbers = self.count + 1, self.numbers + first.size
-        self._products += first @ first, second @ second, first @ second
-        largest = float(np.abs(first).max(initial=0.0))
-        self.same &= largest > 0.0 and np.allclose(first, second, rtol=1e-3, atol=1e-3 * largest)
+        self.count, self.numbers = self.count + 1, self.numbers + first[0].numel()
+        self._products += inner(*first, *first), inner(*second, *second), inner(*first, *second)
+        if self.same:
+            largest = max((float(x.sub_(y).abs().max()) for x, y in pieces(*first) if len(x)), default=0.0)
+            self.same = largest > 0.0 and all(
+                torch.allclose(a.sub_(b), c.sub_(d), rtol=1e-3, atol=1e-3 * largest)
+                for a, b, c, d in pieces(*first, *second)
+            )
 
     def correlation(self) -> tuple[float, float]:
         """The correlation, and the exact chance of one as far from zero if the steps are independent."""
@@ -163,7 +172,7 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
     for one in reading.carriers:
         if one.name not in without or one.name not in with_it:
             return None
-        left.append(float(delta(with_it[one.name], without[one.name]).norm()) / (one.scale or 1.0))
+        left.append(distance(with_it[one.name], without[one.name]) / (one.scale or 1.0))
         error = 20.0 * rounding(without[one.name]) + noise_error(bench, reading, one.name)
         floor.append(error / (one.scale or 1.0))
     number = float(np.linalg.norm(left))

@@ -20,6 +20,7 @@ from coalmine.probing.release import Observation
 from coalmine.probing.search import Tried
 from coalmine.probing.shifter import Shifter
 from coalmine.probing.tape import Key
+from coalmine.probing.vectors import distance, inner
 
 Shift = dict[Key, torch.Tensor]
 _STEPS = 8
@@ -39,21 +40,21 @@ class Hidden:
 def hide(bench: Bench, reading: Reading, shifter: Shifter, world: World) -> Hidden:
     """Hide from every carrier what a world has that the batch has not."""
     plain = bench.scaled(world, 1.0)
-    moves = {one.name: delta(plain[one.name], reading.plain[one.name]) for one in reading.noised if one.name in plain}
-    shift = shifter.hiding(moves)
+    shift = shifter.hiding(plain, like=reading.plain)
     shown = bench.shifted(world, shift)
     # A draw weighs less in a batch whose noise is the sum of more of them: shift it as much further.
-    weights = {name: _weight(delta(plain[name], shown[name]), move) for name, move in moves.items() if name in shown}
+    names = [one.name for one in reading.noised if one.name in plain and one.name in shown]
+    weights = {name: _weight(plain[name], shown[name], reading.plain[name]) for name in names}
     if not shown.error and any(abs(one - 1.0) > TOLERANCE for one in weights.values()):
-        shift = shifter.hiding({name: move / weights.get(name, 1.0) for name, move in moves.items()})
+        shift = shifter.hiding(plain, like=reading.plain, weights=weights)
         shown = bench.shifted(world, shift)
     return Hidden(world, plain, shift, shown)
 
 
-def _weight(taken: torch.Tensor, move: torch.Tensor) -> float:
+def _weight(plain: torch.Tensor, shown: torch.Tensor, like: torch.Tensor) -> float:
     """How much of a move was taken back; 1 where that is nothing."""
-    size = float(move @ move)
-    share = float(taken @ move) / size if size > 0.0 else 1.0
+    size = inner(plain, like, plain, like)
+    share = inner(plain, shown, plain, like) / size if size > 0.0 else 1.0
     return share if share > TOLERANCE else 1.0
 
 
@@ -61,7 +62,7 @@ def noise_error(bench: Bench, reading: Reading, name: str) -> float:
     """What the rounding of the draws does to a tensor: noise cannot be shifted by less than their own spacing."""
     kinds = {bench.tape.draw(key).value.dtype for key in bench.tape.noise_keys()}
     eps = max((torch.finfo(one).eps for one in kinds if one.is_floating_point), default=0.0)
-    return 20.0 * eps * float(delta(reading.plain[name], reading.silent[name]).norm())
+    return 20.0 * eps * distance(reading.plain[name], reading.silent[name])
 
 
 def may_follow_a_curve(reading: Reading, name: str) -> bool:

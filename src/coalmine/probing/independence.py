@@ -33,14 +33,12 @@ Array = NDArray[np.float64]
 
 SHARES = {"groups": 0.4, "pairs": 0.2, "sums": 0.2, "rank": 0.1, "span": 0.1}
 """How the level is shared among the kinds of tests."""
-_PAIRED = 2048
+PAIRED = 2048
 """Numbers of all tensors together of which every pair is compared."""
 _SAME = 0.999
 """A correlation beyond which noise is the same, or opposite, up to rounding."""
-_AT_ONCE = 1 << 16
-"""Numbers of a tensor that are worked on at a time."""
-_ALIKE = 1e-3
-"""In standard deviations: noise that is the same in each of the first runs, but for rounding."""
+_AT_ONCE = 256
+"""Numbers that are compared with all others at a time."""
 
 
 def short(name: str) -> str:
@@ -102,20 +100,20 @@ def _finding(text: str, r: float, witness: str, level: float) -> Finding:
 def _groups(samples: Sequence[Sample], level: float) -> list[Finding]:
     """Many numbers against many others: two tensors, neighbors, rows of a matrix."""
     names = labels([one.name for one in samples])
-    tests: list[tuple[str, Array, Array]] = []
+    tests: list[tuple[str, float, float]] = []
     for (first, a), (second, b) in itertools.combinations(zip(names, samples, strict=True), 2):
         width = min(a.values.shape[1], b.values.shape[1])
-        tests.append((f"{first} and {second}", a.values[:, :width], b.values[:, :width]))
+        tests.append((f"{first} and {second}", *correlation_p(a.values[:, :width], b.values[:, :width])))
     for name, one in zip(names, samples, strict=True):
         width = 2 * (one.values.shape[1] // 2)
         if width:
-            tests.append((f"neighboring numbers of {name}", one.values[:, 0:width:2], one.values[:, 1:width:2]))
-        if one.strided is not None and one.shape[0] > 1:
-            width = min(int(np.prod(one.shape[1:])), one.strided.shape[1], one.values.shape[1])
-            tests.append((f"rows of {name}", one.values[:, :width], one.strided[:, :width]))
+            r_and_p = correlation_p(one.values[:, 0:width:2], one.values[:, 1:width:2])
+            tests.append((f"neighboring numbers of {name}", *r_and_p))
+        if one.rows is not None and one.shape[0] > 1:
+            *products, count = one.rows
+            tests.append((f"rows of {name}", *products_p(*products, count=count)))
     found = []
-    for where, left, right in tests:
-        r, p = correlation_p(left.ravel(), right.ravel())
+    for where, r, p in tests:
         if p < level / len(tests):
             text = f"The noise of {where} is correlated ({r:+.3g})."
             found.append(_finding(text, r, where, level / len(tests)))
@@ -124,7 +122,7 @@ def _groups(samples: Sequence[Sample], level: float) -> list[Finding]:
 
 def _pairs(samples: Sequence[Sample], level: float) -> list[Finding]:
     """Every number against every other, of all tensors together."""
-    each = max(_PAIRED // len(samples), 1)
+    each = max(PAIRED // len(samples), 1)
     columns, places = [], []
     for name, one in zip(labels([one.name for one in samples]), samples, strict=True):
         part = one.values[:, :each]
@@ -136,10 +134,14 @@ def _pairs(samples: Sequence[Sample], level: float) -> list[Finding]:
         return []
     sizes = np.linalg.norm(values, axis=0)
     unit = values / np.where(sizes > 0.0, sizes, 1.0)
-    together = unit.T @ unit
-    np.fill_diagonal(together, 0.0)
-    a, b = sorted(int(one) for one in np.unravel_index(int(np.argmax(np.abs(together))), together.shape))
-    r = float(np.clip(together[a, b], -1.0, 1.0))
+    a, b, r = 0, 1, 0.0
+    for start in range(0, count, _AT_ONCE):
+        together = unit.T[start : start + _AT_ONCE] @ unit
+        np.fill_diagonal(together[:, start:], 0.0)
+        for extreme in (int(together.argmax()), int(together.argmin())):
+            row, column = divmod(extreme, count)
+            if abs(together[row, column]) > abs(r):
+                a, b, r = *sorted((start + row, column)), float(np.clip(together[row, column], -1.0, 1.0))
     if _student_p(r, runs) * count * (count - 1) / 2.0 >= level:
         return []
     return [_finding(*_words(places[a], places[b], r), level=level)]
@@ -156,54 +158,19 @@ def _words(first: tuple[str, int], second: tuple[str, int], r: float) -> tuple[s
 
 
 def _repeats(samples: Sequence[Sample]) -> list[Finding]:
-    """The same noise, up to its sign, anywhere in tensors that are too large to compare every pair.
-
-    Over N numbers and m runs the chance of one is at most about N·_ALIKE^(m − 1): none, for eight runs.
-    """
-    heads = [one.first for one in samples]
-    if any(len(one) < 6 for one in heads) or sum(one.shape[1] for one in heads) <= _PAIRED:
+    """The same noise, up to its sign, anywhere in tensors that are too large to compare every pair."""
+    twice = samples[0].twice
+    if twice is None:
         return []
-    sizes = [np.float32(max(float(np.std(one)), 1e-30)) for one in heads]
-    # Two weighted sums over the runs, with the sign of the first run: noise that is the same has both the same. One
-    # brings it side by side, the other leaves few of the neighbors to compare.
-    weights = np.random.default_rng(0).uniform(0.5, 1.0, (2, len(heads[0])))
-    parts, owners, numbers = [], [], []
-    for owner, (head, size) in enumerate(zip(heads, sizes, strict=True)):
-        loud = np.flatnonzero(np.abs(head).max(axis=0) > 10.0 * _ALIKE * size)
-        parts.append(np.stack([_signed(head, weight, size) for weight in weights])[:, loud])
-        owners.append(np.full(loud.size, owner, dtype=np.int32))
-        numbers.append(loud.astype(np.int32))
-    keys, owner_of, number_of = (np.concatenate(one, axis=-1) for one in (parts, owners, numbers))
-    del parts, owners, numbers
-    order = np.argsort(keys[0])
-    for away in (1, 2):
-        left, right = order[:-away], order[away:]
-        near = np.flatnonzero(np.abs(keys[1][left] - keys[1][right]) <= _ALIKE * weights[1].sum() * (1.0 + 1e-6))
-        for a, b in zip(left[near], right[near], strict=True):
-            ours, theirs = (
-                heads[owner_of[one]][:, number_of[one]] / sizes[owner_of[one]] for one in (a, b)
-            )  # fmt: skip
-            signs = [-1.0 if one[0] < 0.0 else 1.0 for one in (ours, theirs)]
-            if np.all(np.abs(signs[0] * ours - signs[1] * theirs) <= _ALIKE):
-                names = labels([one.name for one in samples])
-                places = sorted(((names[owner_of[one]], int(number_of[one])) for one in (a, b)), key=lambda one: one[1])
-                return [_finding(*_words(places[0], places[1], signs[0] * signs[1]), level=0.0)]
-    return []
-
-
-def _signed(head: NDArray[np.float32], weight: Array, size: np.float32) -> Array:
-    """Σ weightₖ·runₖ/size for each number, with the sign that the first run has there."""
-    found = np.zeros(head.shape[1])
-    for run, one in zip(head, weight, strict=True):
-        found += run * (one / size)
-    np.negative(found, out=found, where=head[0] < 0.0)
-    return found
+    names = labels([one.name for one in samples])
+    (first, a), (second, b), sign = twice
+    return [_finding(*_words((names[first], a), (names[second], b), float(sign)), level=0.0)]
 
 
 def _sums(samples: Sequence[Sample], level: float) -> list[Finding]:
     """The sum of a tensor's noise: too small where its mean was taken away, too large where something is shared."""
     for name, one in zip(labels([one.name for one in samples]), samples, strict=True):
-        numbers, squares = one.squares.size, float(one.squares.sum())
+        numbers, squares = one.size, one.total
         if numbers < 2 or squares == 0.0:
             continue
         share = float(np.sum(one.sums**2)) / numbers / squares
@@ -245,26 +212,16 @@ def span_p(values: Array) -> tuple[float, float]:
     >>> p < 1e-9, round(dimensions)
     (True, 30)
     """
-    return _within(values, np.sqrt(np.mean(values * values, axis=0)))
-
-
-def _within(values: Array | NDArray[np.float32], sizes: Array) -> tuple[float, float]:
-    """The same for numbers of known sizes; triangles are built up from some numbers at a time, to spare memory."""
-    heard = np.flatnonzero(sizes > 0.0)
-    runs, numbers = len(values), heard.size
+    sizes = np.sqrt(np.mean(values * values, axis=0))
+    scaled = values[:, sizes > 0.0] / sizes[sizes > 0.0]
+    runs, numbers = scaled.shape
     block = min(runs, numbers // 2)
     if block < 2:
         return 1.0, float(numbers)
     blocks = runs // block
-    triangles: Array = np.zeros((blocks, 0, block))
-    total = 0.0
-    for part in np.split(heard, range(_AT_ONCE, numbers, _AT_ONCE)):
-        scaled = (values[: blocks * block, part] / sizes[part]).reshape(blocks, block, part.size)
-        total += float(np.sum(scaled * scaled))
-        stacked = np.concatenate([triangles, np.swapaxes(scaled, 1, 2)], axis=1)
-        triangles = np.asarray(np.linalg.qr(stacked, mode="r"))
-    if total == 0.0:
-        return 1.0, float(numbers)
+    scaled = scaled[: blocks * block].reshape(blocks, block, numbers)
+    total = float(np.sum(scaled * scaled))
+    triangles = np.linalg.qr(np.swapaxes(scaled, 1, 2), mode="r")
     diagonals = np.diagonal(triangles, axis1=1, axis2=2)
     share = 1.0 - float(np.sum(diagonals * diagonals)) / total
     degrees = blocks * block * (block - 1) / 2.0
@@ -276,13 +233,13 @@ def _within(values: Array | NDArray[np.float32], sizes: Array) -> tuple[float, f
 def _span(samples: Sequence[Sample], level: float) -> list[Finding]:
     """Noise of fewer dimensions than numbers, in each tensor and in all together."""
     names = labels([one.name for one in samples])
-    tests = [(name, *span_p(one.values), one.squares.size) for name, one in zip(names, samples, strict=True)]
+    tests = [(name, *span_p(one.values), one.size) for name, one in zip(names, samples, strict=True)]
     for name, one in zip(names, samples, strict=True):  # of a large tensor only some numbers are known in every run
-        if one.values.shape[1] < one.first.shape[1] and len(one.first) > 1:
-            sizes = np.sqrt(one.squares[: one.first.shape[1]] / one.runs)
-            tests.append((name, *_within(one.first, sizes), one.first.shape[1]))
+        if one.dimensions is not None:
+            numbers = int(np.count_nonzero(one.squares))
+            tests.append((name, one.dimensions.p(), one.dimensions.estimate(numbers), numbers))
     if len(samples) > 1:
-        each = max(_PAIRED // len(samples), 1)
+        each = max(PAIRED // len(samples), 1)
         every = np.concatenate([one.values[:, :each] for one in samples], axis=1)
         tests.append(("all tensors together", *span_p(every), every.shape[1]))
     name, p, dimensions, numbers = min(tests, key=lambda one: one[1])

@@ -19,11 +19,12 @@ from scipy import stats
 
 from coalmine.probing import faults
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, Tried, with_row
+from coalmine.probing.vectors import distance, inner, residual
 
 STEPS = 8
 _ROWS = 4
@@ -158,17 +159,17 @@ def _noise(
     ratios: list[float] = []
     each: list[float] = []
     for one in reading.carriers:
-        if one.name not in once or one.name not in twice or not bool(one.response.any()):
+        if one.name not in once or one.name not in twice or not one.response:
             return None
-        noise, size = delta(once[one.name], silent[one.name]), float(one.response.norm())
+        noise, size = (once[one.name], silent[one.name]), one.response
         error = _ROUNDINGS * rounding(once[one.name])
-        if float(delta(twice[one.name], silent[one.name]).sub_(noise, alpha=2.0).norm()) > TOLERANCE * size + error:
+        if residual(twice[one.name], silent[one.name], *noise, 2.0) > TOLERANCE * size + error:
             return None
-        ratio = abs(float(noise @ one.response)) / size**2
+        ratio = abs(inner(*noise, one.plain, one.silent)) / size**2
         std = ratio * sizes[one.name]
-        if float(noise.sub(one.response, alpha=ratio).norm()) > TOLERANCE * size + error:
+        if residual(*noise, one.plain, one.silent, ratio) > TOLERANCE * size + error:
             # Other draws than in the first step: their standard deviation is hardly ever more than this.
-            std = float(noise.norm()) / math.sqrt(stats.chi2.ppf(_HARDLY, len(noise))) / (one.scale or 1.0)
+            std = distance(*noise) / math.sqrt(stats.chi2.ppf(_HARDLY, one.numbers)) / (one.scale or 1.0)
             ratio = std / sizes[one.name]
         ratios.append(ratio)
         each.append(max(std, 1e-12 * sizes[one.name]))
@@ -180,8 +181,7 @@ def _moved(reading: Reading, silent: Observation, shown: Observation) -> list[fl
     if not shown.whole(silent) or any(one.name not in shown for one in reading.carriers):
         return [0.0] * len(reading.carriers)
     return [
-        max(float(delta(shown[c.name], silent[c.name]).norm()) - _ROUNDINGS * rounding(shown[c.name]), 0.0)
-        / (c.scale or 1.0)
+        max(distance(shown[c.name], silent[c.name]) - _ROUNDINGS * rounding(shown[c.name]), 0.0) / (c.scale or 1.0)
         for c in reading.carriers
     ]
 

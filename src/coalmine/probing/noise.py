@@ -25,7 +25,8 @@ from scipy import stats
 
 from coalmine.probing import faults, independence
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.independence import short
+from coalmine.probing.independence import PAIRED, short
+from coalmine.probing.repeats import Dimensions, Noise, Repeats, Twice
 
 if TYPE_CHECKING:  # the tests are for every step; only those of torch need torch
     from coalmine.probing.bench import Bench
@@ -34,11 +35,10 @@ if TYPE_CHECKING:  # the tests are for every step; only those of torch need torc
 
 TOLERANCE = 1e-3
 """Relative: what exact measures let pass as rounding."""
-Noise = NDArray[np.float64]
 _KEPT = 1024
 """Coordinates of a tensor whose every value is kept for the tests of law and independence."""
-_FIRST, _SEARCHED = 8, 4_000_000
-"""Runs, and coordinates of a tensor, in which the same noise is searched for anywhere."""
+_AT_ONCE = 1 << 17
+"""Coordinates that are worked on at a time."""
 _PAIRS = 20_000
 """Pairs for a test of the law: enough for any shape that matters, and quick."""
 POWER = 0.9
@@ -56,14 +56,16 @@ class Sample:
     """Σ noise² over runs, for each coordinate."""
     values: NDArray[np.float64]
     """Noise in each run, for the first coordinates."""
-    strided: NDArray[np.float64] | None
-    """The same for the coordinates one index of the first axis further on."""
+    rows: tuple[float, float, float, int] | None
+    """Σ a², Σ b², Σ a·b and how many, for coordinates a and those b one index of the first axis further on."""
     runs: int
     """Degrees of freedom of each coordinate."""
     sums: NDArray[np.float64]
     """The sum of all coordinates in each run."""
-    first: NDArray[np.float32]
-    """The noise of the first runs in all coordinates, up to some millions of them."""
+    dimensions: Dimensions | None = None
+    """Of a large tensor: how far consecutive runs are along each other."""
+    twice: Twice | None = None
+    """The same noise at two places of large tensors."""
     grain: NDArray[np.float64] | None = None
     """The spacing of the numbers that carry the first coordinates."""
 
@@ -74,19 +76,26 @@ class Sample:
             return self.values
         return np.asarray(self.values + self.grain * np.random.default_rng(0).uniform(-0.5, 0.5, self.values.shape))
 
+    def __post_init__(self) -> None:
+        self.size, self.total = self.squares.size, float(self.squares.sum())
+
+    def reduce(self) -> None:
+        """Keep its size alone: the rest is for the tests of the noise, and takes as much room as the tensor itself."""
+        self.squares, self.values, self.dimensions = self.squares[:0].copy(), self.values[:, :0].copy(), None
+
     @property
     def numbers(self) -> int:
         """How many noise values there are in all."""
-        return self.runs * self.squares.size
+        return self.runs * self.size
 
     @property
     def std(self) -> float:
         """The standard deviation, over all coordinates."""
-        return math.sqrt(float(self.squares.sum()) / self.numbers)
+        return math.sqrt(self.total / self.numbers)
 
     def upper_std(self, level: float) -> float:
         """A standard deviation that the true one exceeds with probability at most ``level``."""
-        return math.sqrt(float(self.squares.sum()) / stats.chi2.ppf(level, self.numbers))
+        return math.sqrt(self.total / stats.chi2.ppf(level, self.numbers))
 
 
 Pairs = Iterable[tuple["Observation", "Observation"]]
@@ -107,15 +116,16 @@ def replays(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -
     Where noise cannot be silenced, Helmert's contrasts xₖ − (x₀ + … + xₖ₋₁)/k, times √(k/(k + 1)), take its place: what
     all runs share drops out, and they are independent with the law of the noise if that is normal.
     """
-    before = bench.renewed(reading.base, factor=factor) if reading.outside else reading.silent
-    past = [np.zeros(one.response.numel()) for one in reading.noised]
+    if not reading.outside:
+        for _ in range(runs):
+            yield _difference(reading, reading.silent, bench.renewed(reading.base, factor=factor))
+        return
+    before = bench.renewed(reading.base, factor=factor)
+    past = [np.zeros(one.numbers) for one in reading.noised]
     for k in range(1, runs + 1):
         found = _difference(reading, before, bench.renewed(reading.base, factor=factor))
-        if reading.outside:
-            yield [math.sqrt(k / (k + 1)) * (one - total / k) for one, total in zip(found, past, strict=True)]
-            past = [total + one for one, total in zip(found, past, strict=True)]
-        else:
-            yield found
+        yield [math.sqrt(k / (k + 1)) * (one - total / k) for one, total in zip(found, past, strict=True)]
+        past = [total + one for one, total in zip(found, past, strict=True)]
 
 
 def steps(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Runs:
@@ -148,15 +158,21 @@ def sample(reading: Reading, runs: Runs) -> list[Sample]:
     for place, one in enumerate(reading.noised):
         value = reading.plain[one.name]
         shape: tuple[int, ...] = tuple(value.shape)
-        fine = np.ones(value.numel(), dtype=bool)
+        where: Any = slice(None)
         if one.name in reading.coarse:
-            fine = ~reading.coarse[one.name].numpy()
-            shape = (int(fine.sum()),)
-        if fine.any():
+            where = np.flatnonzero(~reading.coarse[one.name].numpy())
+            shape = (where.size,)
+        if math.prod(shape):
             tensors.append((one.name, shape))
-            grains.append(reading.grain(one.name)[fine])
-            places.append((place, slice(None) if fine.all() else np.flatnonzero(fine)))
-    return collect(tensors, ([run[place][where] for place, where in places] for run in runs), grains=grains)
+            grains.append(reading.grain(one.name, slice(_KEPT) if isinstance(where, slice) else where[:_KEPT]))
+            places.append((place, where))
+
+    def fine(run: Sequence[Noise]) -> list[Noise]:
+        return [run[place][where] for place, where in places]
+
+    return collect(
+        tensors, map(fine, runs), grains=grains
+    )  # unlike a loop, map holds no run while the next one is made
 
 
 def collect(
@@ -170,44 +186,68 @@ def collect(
     Args:
         tensors: name and shape of each.
         runs: for each run the noise of every tensor.
-        grains: for each tensor the spacing of its numbers, where that is known.
+        grains: for each tensor the spacing of its first numbers, where that is known.
 
     >>> draws = np.random.default_rng(0).normal(size=(50, 1, 6))
     >>> [one] = collect([("weight", (2, 3))], draws)
     >>> one.numbers, round(one.std, 2)
     (300, 1.02)
     """
-    squares = [np.zeros(math.prod(shape)) for _, shape in tensors]
-    kept: list[list[Noise]] = [[] for _ in tensors]
-    further: list[list[Noise]] = [[] for _ in tensors]
-    sums: list[list[float]] = [[] for _ in tensors]
-    heads = [np.zeros((_FIRST, min(math.prod(shape), _SEARCHED)), dtype=np.float32) for _, shape in tensors]
-    times = 0
+    kinds = [_Tensor(name, shape) for name, shape in tensors]
+    sizes = [one.squares.size for one in kinds]
+    twice = Repeats(sizes) if sum(sizes) > PAIRED else None
     for run in runs:
-        times += 1
-        for number, ((_, shape), noise) in enumerate(zip(tensors, run, strict=True)):
-            squares[number] += np.square(noise)
-            sums[number].append(float(noise.sum()))
-            if times <= _FIRST:
-                heads[number][times - 1] = noise[:_SEARCHED]
-            kept[number].append(noise[:_KEPT].copy())
-            stride = noise.size // max(shape[0], 1) if len(shape) > 1 else 0
-            if stride:
-                further[number].append(noise[stride : stride + _KEPT].copy())
+        _add(run, kinds, twice)
+        del run
+        if twice is not None:
+            twice.choose([one.squares for one in kinds])
+    found = None if twice is None else twice.found()
     return [
-        Sample(
-            name,
-            shape,
-            squares[number],
-            np.array(kept[number]),
-            np.array(further[number]) if further[number] else None,
-            times,
-            np.array(sums[number]),
-            heads[number][:times],
-            None if grains is None else grains[number][:_KEPT],
-        )
-        for number, (name, shape) in enumerate(tensors)
+        one.sample(twice=found, grain=None if grains is None else grains[number][:_KEPT])
+        for number, one in enumerate(kinds)
     ]
+
+
+def _add(run: Sequence[Noise], kinds: list[_Tensor], twice: Repeats | None) -> None:
+    for kind, noise in zip(kinds, run, strict=True):
+        kind.add(noise)
+    if twice is not None:
+        twice.add(run)
+
+
+class _Tensor:
+    """The noise of one tensor, as runs go by."""
+
+    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+        self._name, self._shape = name, shape
+        self.squares = np.zeros(math.prod(shape))
+        self._values: list[Noise] = []
+        self._sums: list[float] = []
+        stride = self.squares.size // max(shape[0], 1) if len(shape) > 1 else 0
+        self._stride, self._width = stride, min(stride, _KEPT, self.squares.size - stride)
+        self._rows = np.zeros(3)
+        self._dimensions = Dimensions() if self.squares.size > _KEPT else None
+
+    def add(self, noise: Noise) -> None:
+        """The noise of one more run."""
+        for start in range(0, noise.size, _AT_ONCE):
+            self.squares[start : start + _AT_ONCE] += np.square(noise[start : start + _AT_ONCE])
+        self._values.append(noise[:_KEPT].copy())
+        self._sums.append(float(noise.sum()))
+        if self._width > 0:
+            a, b = noise[: self._width], noise[self._stride : self._stride + self._width]
+            self._rows += a @ a, b @ b, a @ b
+        if self._dimensions is not None:
+            self._dimensions.add(noise)
+
+    def sample(self, *, twice: Twice | None, grain: Noise | None) -> Sample:
+        """What the tests need of it."""
+        runs = len(self._values)
+        values, self._values = np.array(self._values), []
+        aa, bb, ab = self._rows.tolist()
+        rows = (aa, bb, ab, runs * self._width) if self._width > 0 else None
+        sums = np.array(self._sums)
+        return Sample(self._name, self._shape, self.squares, values, rows, runs, sums, self._dimensions, twice, grain)
 
 
 def promised(bench: Bench, reading: Reading) -> dict[str, float]:
@@ -275,7 +315,7 @@ def findings_of(
     small: list[Finding] = []
     angles: list[NDArray[np.float64]] = []
     for name, one in zip(independence.labels([one.name for one in samples]), samples, strict=True):
-        row: dict[str, Any] = {"tensor": name, "numbers": one.squares.size, "std": one.std}
+        row: dict[str, Any] = {"tensor": name, "numbers": one.size, "std": one.std}
         size_level = level * SHARES["size"] / count
         if one.name in wanted:
             less = _size(one, wanted[one.name], size_level, level * SHARES["coordinate"] / count, row)
@@ -318,7 +358,7 @@ def _law(tensors: list[dict[str, Any]], angles: list[NDArray[np.float64]], level
 def _size(one: Sample, wanted: float, size_level: float, coordinate_level: float, row: dict[str, Any]) -> list[Finding]:
     """Too little noise in a tensor, or in single coordinates of it."""
     allowed = wanted * (1.0 - TOLERANCE)
-    p = float(stats.chi2.cdf(float(one.squares.sum()) / allowed**2, one.numbers))
+    p = float(stats.chi2.cdf(one.total / allowed**2, one.numbers))
     row |= {"promised": wanted, "ratio": one.std / wanted, "size_p": p}
     if p < size_level:
         return [
@@ -327,13 +367,12 @@ def _size(one: Sample, wanted: float, size_level: float, coordinate_level: float
                 f"The noise in {short(one.name)} is {one.std / wanted:.3g} of what is promised.",
                 number=one.std / wanted,
                 allowed=1.0,
-                witness=f"{short(one.name)}, {one.squares.size} numbers over {one.runs} runs",
+                witness=f"{short(one.name)}, {one.size} numbers over {one.runs} runs",
                 level=size_level,
             )
         ]
-    each = stats.chi2.cdf(one.squares / allowed**2, one.runs)
-    worst = int(np.argmin(each))
-    if each[worst] * one.squares.size < coordinate_level:
+    worst = int(np.argmin(one.squares))
+    if stats.chi2.cdf(one.squares[worst] / allowed**2, one.runs) * one.size < coordinate_level:
         ratio = math.sqrt(float(one.squares[worst]) / one.runs) / wanted
         return [
             faults.finding(

@@ -19,9 +19,10 @@ import torch
 from coalmine.probing import faults, rows
 from coalmine.probing.additivity import carrier_offset, carrier_vector
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import TOLERANCE, Reading, delta
+from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.search import Influence, scaled, with_row
+from coalmine.probing.vectors import distance
 
 _SINGLE_ROWS, _PAIRS = 16, 8
 _LESS_ROOM = 1.1
@@ -81,11 +82,11 @@ def _less_room(bench: Bench, reading: Reading, influence: Influence) -> Finding 
         world = with_row(bench, times(best.row, factor))
         plain, silent = bench.scaled(world, 1.0), bench.silent(world)
         if plain.whole(reading.plain) and silent.whole(reading.silent):
-            apart = [float(delta(plain[one.name], silent[one.name]).norm()) for one in reading.carriers]
+            apart = [distance(plain[one.name], silent[one.name]) for one in reading.carriers]
             sizes.append(float(np.linalg.norm(apart)))
     far = bench.scaled(reading.base, 100.0)
-    once = np.linalg.norm([float(one.response.norm()) for one in reading.carriers])
-    much = np.linalg.norm([float(delta(far[one.name], reading.silent[one.name]).norm()) for one in reading.carriers])
+    once = np.linalg.norm([one.response for one in reading.carriers])
+    much = np.linalg.norm([distance(far[one.name], reading.silent[one.name]) for one in reading.carriers])
     spread = max(sizes) / max(min(sizes), 1e-30) if sizes else 1.0
     if spread <= _LESS_ROOM or much >= 50.0 * once:
         return None

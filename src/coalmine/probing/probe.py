@@ -160,7 +160,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         return [noised, edges.failing_rows(bench, reading, influence)]
     noised, samples = unreached.left_out(bench, reading, influence, noised, samples, level=level)
     for one in samples:
-        one.first = one.first[:0, :0].copy()  # by far the largest part, and no later measure looks at it
+        one.reduce()
     shifter = Shifter(bench, reading)
     adding = additivity.measure(bench, reading, influence)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
@@ -198,7 +198,7 @@ def _with_sums(
 
 def _by_buffers(bench: Bench, reading: carriers.Reading) -> bool:
     """Whether noise also reaches tensors of the state that are as large as a carrier, as momentum by hand does."""
-    known = {one.name: one.response.numel() for one in reading.carriers}
+    known = {one.name: one.numbers for one in reading.carriers}
     if any(one.door for one in reading.carriers):
         return False
     others = [name for name in bench.start if name in reading.noisy and name not in known]

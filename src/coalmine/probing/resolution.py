@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coalmine.probing.vectors import distance, slices
+
 FINE = 8.0
 """Noise of this many spacings is shown well enough for every test; smaller noise is not measured."""
 _OFTEN = 6.0
@@ -32,21 +34,18 @@ def spacing(value: torch.Tensor) -> NDArray[np.float64]:
     return np.asarray(kind.eps * np.exp2(np.maximum(exponent - 1.0, np.log2(kind.tiny))))
 
 
-def coarse(
-    before: torch.Tensor, after: torch.Tensor, noise: NDArray[np.float64], promised: float = 0.0
-) -> NDArray[np.bool_]:
+def coarse(before: torch.Tensor, after: torch.Tensor, promised: float = 0.0) -> NDArray[np.bool_]:
     """Which numbers of a tensor show noise of its size no better than their spacing.
 
     Args:
         before: the tensor without noise.
         after: with it.
-        noise: what the noise adds.
         promised: its promised standard deviation, 0 where that is not known. Noise that is smaller than promised is a
             fault, not a matter of spacing.
     """
-    size = float(np.sqrt(np.mean(noise * noise))) if noise.size else 0.0
-    grain = np.minimum(spacing(before), spacing(after))
-    return np.asarray((grain > 0.0) & (max(size, promised) < FINE * grain))
+    size = max(distance(after, before) / math.sqrt(max(after.numel(), 1)), promised)
+    grains = (np.minimum(spacing(one), spacing(other)) for one, other in slices(before, after))
+    return np.concatenate([(grain > 0.0) & (size < FINE * grain) for grain in grains])
 
 
 def with_rounding(length: float, error: float, numbers: int) -> float:

@@ -11,9 +11,10 @@ import torch
 
 from coalmine.probing import rows, text
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import Carrier, Reading, delta
+from coalmine.probing.carriers import Carrier, Reading
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.release import Observation
+from coalmine.probing.vectors import distance
 
 _SMALLER, _LARGER, _FACTOR = 6, 28, 1.2
 """Sizes of one row: so many times smaller, until it is not clipped, then so many times larger, each by this factor."""
@@ -99,9 +100,7 @@ def moves(reading: Reading, carriers: list[Carrier], shown: Observation) -> np.n
     """How far each carrier moved from the batch alone, in units of the sum where these are known."""
     return np.array(
         [
-            float(delta(shown[one.name], reading.silent[one.name]).norm()) / (one.scale or 1.0)
-            if one.name in shown
-            else 0.0
+            distance(shown[one.name], reading.silent[one.name]) / (one.scale or 1.0) if one.name in shown else 0.0
             for one in carriers
         ]
     )

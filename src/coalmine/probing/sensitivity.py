@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.probing import faults, order, rows
-from coalmine.probing.additivity import carrier_error, carrier_vector
+from coalmine.probing.additivity import carrier_error
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import TOLERANCE, Reading, delta
+from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, Sample
 from coalmine.probing.resolution import with_rounding
 from coalmine.probing.search import Influence, Tried, attempt, climb, with_row
+from coalmine.probing.vectors import distance
 from coalmine.records import Relation
 
 _REACHED = 0.9
@@ -74,7 +75,7 @@ def measure(
     number, allowed = influence.best.total, bench.subject.allowed
     if not bench.grows:
         allowed = max(allowed, 2.0 * bench.subject.clip_norm)
-    numbers = sum(one.response.numel() for one in reading.carriers)
+    numbers = sum(one.numbers for one in reading.carriers)
     most = with_rounding(allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
     details |= {"largest": number, "allowed": allowed, "unit": "of the sum of clipped gradients"}
     details["influences"] = sorted(round(one.total, 9) for one in influence.tried)
@@ -318,7 +319,7 @@ def _replaced(bench: Bench, reading: Reading, influence: Influence, details: dic
         number = max(number, _farthest(bench, reading, pair[0], [pair[1]], place=place)[0])
     details |= {"largest": number, "allowed": allowed}
     error = 2.0 * carrier_error(reading.silent, reading)
-    numbers = sum(one.response.numel() for one in reading.carriers)
+    numbers = sum(one.numbers for one in reading.carriers)
     most = with_rounding(allowed * (1.0 + TOLERANCE), error, numbers)
     witness = f"{rows.describe(pair[0].row)} | {rows.describe(pair[1].row)}"
     said = f"Replacing one row by another moves the sum by {number:.4g}, where {allowed:.4g} is accounted for"
@@ -337,11 +338,12 @@ def _farthest(
     here = bench.quiet(with_row(bench, one.row, place=place))
     if not here.whole(reading.silent):
         return best, pair
-    vector = carrier_vector(here, reading)
     for other in others:
         shown = bench.quiet(with_row(bench, other.row, place=place))
         if shown.whole(reading.silent):
-            apart = float(delta(vector, carrier_vector(shown, reading)).norm())
+            apart = float(
+                np.linalg.norm([distance(here[c.name], shown[c.name]) / (c.scale or 1.0) for c in reading.carriers])
+            )
             if apart > best:
                 best, pair = apart, (one, other)
     return best, pair

@@ -11,6 +11,7 @@ from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, delta
 from coalmine.probing.release import Observation
 from coalmine.probing.tape import Key
+from coalmine.probing.vectors import distance, norm, pieces
 
 _ALIKE = 64
 """Draws of one size at most that may add up to the noise of a carrier."""
@@ -39,15 +40,25 @@ class Shifter:
         keys = [key for key in self._bench.tape.noise_keys() if key not in used]
         return [key for key in keys if self._bench.tape.draw(key).value.numel() == numbers][:4]
 
-    def hiding(self, moves: Mapping[str, torch.Tensor]) -> dict[Key, torch.Tensor]:
-        """The shift of noise that takes these moves of the carriers back."""
+    def hiding(
+        self, shown: Observation, *, like: Observation, weights: Mapping[str, float] | None = None
+    ) -> dict[Key, torch.Tensor]:
+        """The shift of noise that makes the carriers of a run show what they show in another.
+
+        Args:
+            shown: the run.
+            like: the other one.
+            weights: how much of its shift each carrier shows, where that is not all.
+        """
         found: dict[Key, torch.Tensor] = {}
-        for name, move in moves.items():
-            if name in self._places:
-                key, start, slope = self._places[name]
-                drawn = self._bench.tape.draw(key).value
-                shift = found.setdefault(key, torch.zeros(drawn.numel(), dtype=torch.float64))
-                shift[start : start + len(move)] -= move / slope
+        for name, (key, start, slope) in self._places.items():
+            if name not in shown:
+                continue
+            weight = (weights or {}).get(name, 1.0)
+            shift = found.setdefault(key, torch.zeros_like(self._bench.tape.draw(key).value).reshape(-1).cpu())
+            for there, here in pieces(shown[name], like[name]):
+                shift[start : start + len(there)] -= there.sub_(here).div_(weight).div_(slope)
+                start += len(there)
         return found
 
     def _find(self) -> None:
@@ -63,52 +74,55 @@ class Shifter:
             code = {}
             for key in keys:
                 drawn = bench.tape.draw(key).value
-                size = max(float(drawn.double().square().mean().sqrt()), 1e-6) if drawn.numel() else 1.0
-                code[key] = torch.randn(drawn.numel(), generator=generator, dtype=torch.float64).mul_(size)
+                size = max(norm(one for (one,) in pieces(drawn)) / math.sqrt(max(drawn.numel(), 1)), 1e-6)
+                made = torch.randn(drawn.numel(), generator=generator, dtype=torch.float64).mul_(size)
+                code[key] = made.to(drawn.dtype)  # that is what the draw is shifted by
             codes.append(code)
-            answers.append(self._answer(bench.shifted(reading.base, code)))
+            shown = bench.shifted(reading.base, code)
+            answers.append({one.name: shown[one.name] for one in reading.noised if one.name in shown})
+            del shown  # what else it showed
         used: dict[Key, int] = {}
         for carrier in reading.noised:
             if any(carrier.name not in one for one in answers):
                 continue
-            shown = [one.pop(carrier.name) for one in answers]
-            place = self._match(shown, keys, codes, used)
+            place = self._match([one.pop(carrier.name) for one in answers], carrier.plain, keys, codes, used)
             if place is not None:
                 self._places[carrier.name] = place
-                used[place[0]] = place[1] + len(shown[0])
-
-    def _answer(self, shown: Observation) -> dict[str, torch.Tensor]:
-        """How far each carrier moved."""
-        plain = self._reading.plain
-        return {one.name: delta(shown[one.name], plain[one.name]) for one in self._reading.noised if one.name in shown}
+                used[place[0]] = place[1] + carrier.numbers
 
     def _codes(self, keys: list[Key]) -> int:
         """How many codes tell the draws of every carrier apart: more numbers than draws that may add up to it."""
         drawn = [self._bench.tape.draw(key).value.numel() for key in keys]
-        sizes = [one.response.numel() for one in self._reading.noised]
+        sizes = [one.numbers for one in self._reading.noised]
         wanted = max((-(-(min(drawn.count(size), _ALIKE) + _SPARE) // size) for size in sizes), default=2)
         return min(max(wanted, 2), _CODES)
 
     @staticmethod
     def _match(
-        shown: list[torch.Tensor], keys: list[Key], codes: list[dict[Key, torch.Tensor]], used: dict[Key, int]
+        shown: list[torch.Tensor],
+        plain: torch.Tensor,
+        keys: list[Key],
+        codes: list[dict[Key, torch.Tensor]],
+        used: dict[Key, int],
     ) -> tuple[Key, int, float] | None:
-        size, length = len(shown[0]), math.sqrt(sum(float(one @ one) for one in shown))
+        size, length = plain.numel(), math.hypot(*(distance(one, plain) for one in shown))
         fitting = [key for key in keys if codes[0][key].numel() >= size + used.get(key, 0)]
         for key in fitting:
             start = used.get(key, 0) if codes[0][key].numel() != size else 0
             parts = [one[key][start : start + size] for one in codes]
-            squares = sum(float(part @ part) for part in parts)
-            slope = sum(float(one @ part) for one, part in zip(shown, parts, strict=True)) / squares if squares else 0.0
+            squares = sum(float(part @ part) for one in parts for (part,) in pieces(one))
+            moved = [(one, plain, part) for one, part in zip(shown, parts, strict=True)]
+            products = sum(float(a.sub_(b) @ c) for three in moved for a, b, c in pieces(*three))
+            slope = products / squares if squares else 0.0
             if slope != 0.0:
-                apart = [float(one.sub(part, alpha=slope).norm()) for one, part in zip(shown, parts, strict=True)]
+                apart = [norm(a.sub_(b).sub_(c, alpha=slope) for a, b, c in pieces(*three)) for three in moved]
                 if math.hypot(*apart) <= 1e-2 * length:
                     return key, start, slope
         # Several draws added up (as a generator does that is safe against rounding attacks): solve for their slopes.
         alike = [key for key in fitting if codes[0][key].numel() == size]
         if 1 < len(alike) <= _ALIKE and size * len(shown) > len(alike):
-            matrix = torch.stack([torch.cat([one[key] for one in codes]) for key in alike], dim=1)
-            answer = torch.cat(shown)
+            matrix = torch.stack([torch.cat([one[key].double() for one in codes]) for key in alike], dim=1)
+            answer = torch.cat([delta(one, plain) for one in shown])
             slopes = torch.linalg.lstsq(matrix, answer.reshape(-1, 1)).solution.reshape(-1)
             if float((matrix @ slopes - answer).norm()) <= 1e-2 * length:
                 best = int(slopes.abs().argmax())

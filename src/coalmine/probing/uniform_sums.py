@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 from coalmine.probing import faults
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
+from coalmine.probing.carriers import TOLERANCE, Reading, rounding
 from coalmine.probing.findings import Finding
 from coalmine.probing.noise import Sample
+from coalmine.probing.vectors import distance, residual
 
 _UNIFORM = {"rand", "rand_like", "uniform", "uniform_", "random", "random_sample"}
 _PART = 0.25
@@ -36,10 +37,10 @@ def finding(bench: Bench, reading: Reading, samples: Sequence[Sample]) -> Findin
     for one in samples:
         if any(shown.error or one.name not in shown for shown in (before, once, twice)):
             continue
-        first, second = delta(once[one.name], before[one.name]), delta(twice[one.name], before[one.name])
-        size = float(first.norm())
-        proportional = float((second - 2.0 * first).norm()) <= TOLERANCE * size + 8.0 * rounding(before[one.name])
-        if proportional and size / _PART > _MOST * one.std * math.sqrt(len(first)):
+        still, first, second = before[one.name], once[one.name], twice[one.name]
+        size = distance(first, still)
+        proportional = residual(second, still, first, still, 2.0) <= TOLERANCE * size + 8.0 * rounding(still)
+        if proportional and size / _PART > _MOST * one.std * math.sqrt(still.numel()):
             name = one.name.removeprefix("gradient of ")
             return faults.finding(
                 faults.NOT_NORMAL,

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from coalmine.probing import faults, noise, rows
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import Reading, delta
+from coalmine.probing.carriers import Reading
 from coalmine.probing.findings import Measurement
 from coalmine.probing.noise import Sample
 from coalmine.probing.search import Influence, with_row
+from coalmine.probing.vectors import pieces
 
 
 def left_out(
@@ -40,7 +41,8 @@ def left_out(
         shown = bench.quiet(world)
         for name, where in dead.items():
             if name in shown:
-                where &= ~(delta(shown[name], reading.silent[name]) != 0.0).numpy()
+                parts = [(x.sub_(y) == 0.0).numpy() for x, y in pieces(shown[name], reading.silent[name])]
+                where &= np.concatenate(parts)
     if not any(where.any() for where in dead.values()):
         return noised, samples
     kept = [_without(one, dead[one.name]) if one.name in dead else one for one in samples]
@@ -65,6 +67,7 @@ def _without(one: Sample, dead: NDArray[np.bool_]) -> Sample:
         None,
         one.runs,
         one.sums,
-        one.first[:, alive[: one.first.shape[1]]],
+        one.dimensions,
+        one.twice,
         None if one.grain is None else one.grain[first],
     )

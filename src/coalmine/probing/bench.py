@@ -61,7 +61,7 @@ class Bench:
             state = elsewhere.state_of(subject.step)
         self.release = Release(state, self._snapshot, kept=subject.kept)
         self.tape = Tape(references=self._snapshot.references)
-        self.start = self.release.read(None, self._more())
+        self.start = self.release.at_first(self._snapshot, self._more())
         self._check_finite()
 
     def _check_finite(self) -> None:
@@ -159,14 +159,14 @@ class Bench:
         """Let runs start one call later: this one released nothing."""
         self.run(self.base, contextlib.nullcontext())
         self._snapshot = self._copied()
-        self.start = self.release.read(None, self._more())
+        self.start = self.release.at_first(self._snapshot, self._more())
         self.behind += 1
 
     def settle_back(self) -> None:
         """Let runs start from the first state again."""
         self._snapshot, self.behind = self._origin, 0
         self.put_back()
-        self.start = self.release.read(None, self._more())
+        self.start = self.release.at_first(self._snapshot, self._more())
 
     @contextlib.contextmanager
     def here(self) -> Iterator[None]:

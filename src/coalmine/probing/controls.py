@@ -59,7 +59,7 @@ def _halved(bench: Bench, reading: Reading, samples: Sequence[Sample], level: fl
     fewest = min(one.size for one in samples)
     count = max(_RUNS, min(-(-_NUMBERS // fewest), samples[0].runs))
     runs = steps(bench, reading, count, factor=0.5) if seeded else replays(bench, reading, count, factor=0.5)
-    half = sample(reading, runs)
+    half = sample(reading, runs, sizes_only=True)
     missed = []
     for one, whole in zip(half, samples, strict=True):
         p = float(stats.chi2.cdf(one.total / whole.std**2, one.numbers))

@@ -84,18 +84,17 @@ def measure(
         for name, before in reading.plain.released.items():
             if name in found or name not in plain:
                 continue
-            after = plain[name]
-            if after.shape != before.shape:
+            if plain[name].shape != before.shape:
                 if hidden is None or name not in hidden.shown or hidden.shown[name].shape != before.shape:
                     found[name] = _finding(name, "its shape follows the rows", one.row, None)
                 continue
-            floor = _floor(after, before)
-            size = distance(after, before)
+            floor = _floor(plain[name], before)
+            size = distance(plain[name], before)
             if not size > floor:
                 continue
             reached.add(name)
-            touched = reading.touched.get(name, torch.zeros(after.numel(), dtype=torch.bool))
-            bare = norm(x.sub_(y)[t == 0.0] for x, y, t in pieces(after, before, touched))
+            touched = reading.touched.get(name, torch.zeros(before.numel(), dtype=torch.bool))
+            bare = norm(x.sub_(y)[t == 0.0] for x, y, t in pieces(plain[name], before, touched))
             if bare > floor:
                 many = int((~touched).sum())
                 why = "it carries no noise" if name not in reading.noisy else f"{many} of its numbers carry none"
@@ -119,6 +118,7 @@ def measure(
             )
             if real is not None and real < bench.subject.noise_multiplier * (1.0 - _LEFT):
                 found[", ".join(bent)] = _together(bent, real, bench.subject.noise_multiplier, one.row, level)
+        del hidden, plain  # room for the next row
     if found:
         first = next(iter(found.values()))
         sentence = first.sentence if len(found) == 1 else f"{first.sentence} So do {len(found) - 1} more."

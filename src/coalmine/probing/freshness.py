@@ -22,7 +22,7 @@ from coalmine.probing.independence import products_p
 from coalmine.probing.noise import SHARES, walk
 from coalmine.probing.search import Influence, with_row
 from coalmine.probing.shifter import Shifter
-from coalmine.probing.vectors import distance, inner, pieces
+from coalmine.probing.vectors import distance, pieces
 
 STEPS = 4
 _CARRIED = 0.02
@@ -73,19 +73,16 @@ def measure(
 def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
     """Noise of consecutive steps against each other."""
     pairs = {one.name: _Pairs() for one in reading.noised}
-    last: dict[str, _Two] = {}
+    last: dict[str, torch.Tensor] = {}
     for before, shown in walk(bench, reading, STEPS):
         if all(name in shown and name in before for name in pairs):
-            noise = {name: (shown[name], before[name]) for name in pairs}
             for name in last:
-                pairs[name].add(last[name], noise[name])
-            last = noise
+                pairs[name].add(last[name], shown[name], before[name])
+            last = {
+                name: torch.cat([x.sub_(y).float() for x, y in pieces(shown[name], before[name])]) for name in pairs
+            }
         del before, shown  # room for the next step
     return repeated(pairs, level)
-
-
-_Two = tuple[torch.Tensor, torch.Tensor]
-"""A tensor with noise and without."""
 
 
 class _Pairs:
@@ -96,16 +93,15 @@ class _Pairs:
         self.same = True
         self._products = np.zeros(3)
 
-    def add(self, first: _Two, second: _Two) -> None:
-        """One more pair."""
-        self.count, self.numbers = self.count + 1, self.numbers + first[0].numel()
-        self._products += inner(*first, *first), inner(*second, *second), inner(*first, *second)
-        if self.same:
-            largest = max((float(x.sub_(y).abs().max()) for x, y in pieces(*first) if len(x)), default=0.0)
-            self.same = largest > 0.0 and all(
-                torch.allclose(a.sub_(b), c.sub_(d), rtol=1e-3, atol=1e-3 * largest)
-                for a, b, c, d in pieces(*first, *second)
-            )
+    def add(self, last: torch.Tensor, shown: torch.Tensor, before: torch.Tensor) -> None:
+        """One more pair: the noise of a step, and the next one with noise and without."""
+        self.count, self.numbers = self.count + 1, self.numbers + last.numel()
+        largest = float(last.abs().max()) if last.numel() else 0.0
+        self.same &= largest > 0.0
+        for first, second, none in pieces(last, shown, before):
+            second.sub_(none)
+            self._products += float(first @ first), float(second @ second), float(first @ second)
+            self.same &= torch.allclose(first, second, rtol=1e-3, atol=1e-3 * largest)
 
     def correlation(self) -> tuple[float, float]:
         """The correlation, and the exact chance of one as far from zero if the steps are independent."""

@@ -235,9 +235,8 @@ def _span(samples: Sequence[Sample], level: float) -> list[Finding]:
     names = labels([one.name for one in samples])
     tests = [(name, *span_p(one.values), one.size) for name, one in zip(names, samples, strict=True)]
     for name, one in zip(names, samples, strict=True):  # of a large tensor only some numbers are known in every run
-        if one.dimensions is not None:
-            numbers = int(np.count_nonzero(one.squares))
-            tests.append((name, one.dimensions.p(), one.dimensions.estimate(numbers), numbers))
+        if one.span is not None:
+            tests.append((name, *one.span, one.size))
     if len(samples) > 1:
         each = max(PAIRED // len(samples), 1)
         every = np.concatenate([one.values[:, :each] for one in samples], axis=1)

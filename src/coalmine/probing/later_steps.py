@@ -106,6 +106,7 @@ def _walked(bench: Bench, reading: Reading, influence: Influence, sizes: dict[st
                     one = _compared(bench, reading, silent, chosen[:_ROWS], sizes, number)
                     if one is not None:
                         found.append(one)
+                del silent  # room for the next step
             bench.put_back(generators=False)
             play = bench.tape.renew(slots=reading.base.slots, force=bench.force)
             goes_on = bench.run(reading.base.batch, play, fresh=False).whole(reading.plain)

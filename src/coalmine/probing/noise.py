@@ -62,8 +62,8 @@ class Sample:
     """Degrees of freedom of each coordinate."""
     sums: NDArray[np.float64]
     """The sum of all coordinates in each run."""
-    dimensions: Dimensions | None = None
-    """Of a large tensor: how far consecutive runs are along each other."""
+    span: tuple[float, float] | None = None
+    """Of a large tensor: the chance of runs as much along each other, and how many dimensions they seem to have."""
     twice: Twice | None = None
     """The same noise at two places of large tensors."""
     grain: NDArray[np.float64] | None = None
@@ -81,7 +81,7 @@ class Sample:
 
     def reduce(self) -> None:
         """Keep its size alone: the rest is for the tests of the noise, and takes as much room as the tensor itself."""
-        self.squares, self.values, self.dimensions = self.squares[:0].copy(), self.values[:, :0].copy(), None
+        self.squares, self.values = self.squares[:0].copy(), self.values[:, :0].copy()
 
     @property
     def numbers(self) -> int:
@@ -152,7 +152,7 @@ def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> P
     bench.put_back()
 
 
-def sample(reading: Reading, runs: Runs) -> list[Sample]:
+def sample(reading: Reading, runs: Runs, *, sizes_only: bool = False) -> list[Sample]:
     """What the tests need of the noise of every carrier in these runs; numbers that rounding hides are left out."""
     tensors, grains, places = [], [], []
     for place, one in enumerate(reading.noised):
@@ -170,9 +170,8 @@ def sample(reading: Reading, runs: Runs) -> list[Sample]:
     def fine(run: Sequence[Noise]) -> list[Noise]:
         return [run[place][where] for place, where in places]
 
-    return collect(
-        tensors, map(fine, runs), grains=grains
-    )  # unlike a loop, map holds no run while the next one is made
+    # A loop would hold each run while the next one is made; map does not.
+    return collect(tensors, map(fine, runs), grains=grains, sizes_only=sizes_only)
 
 
 def collect(
@@ -180,6 +179,7 @@ def collect(
     runs: Iterable[Sequence[Noise]],
     *,
     grains: Sequence[Noise] | None = None,
+    sizes_only: bool = False,
 ) -> list[Sample]:
     """What the tests need of the noise of some tensors, given by name and shape, in these runs.
 
@@ -187,15 +187,16 @@ def collect(
         tensors: name and shape of each.
         runs: for each run the noise of every tensor.
         grains: for each tensor the spacing of its first numbers, where that is known.
+        sizes_only: leave out what tells whether large tensors have the same noise twice, or in few dimensions.
 
     >>> draws = np.random.default_rng(0).normal(size=(50, 1, 6))
     >>> [one] = collect([("weight", (2, 3))], draws)
     >>> one.numbers, round(one.std, 2)
     (300, 1.02)
     """
-    kinds = [_Tensor(name, shape) for name, shape in tensors]
+    kinds = [_Tensor(name, shape, sizes_only=sizes_only) for name, shape in tensors]
     sizes = [one.squares.size for one in kinds]
-    twice = Repeats(sizes) if sum(sizes) > PAIRED else None
+    twice = Repeats(sizes) if sum(sizes) > PAIRED and not sizes_only else None
     for run in runs:
         _add(run, kinds, twice)
         del run
@@ -218,7 +219,7 @@ def _add(run: Sequence[Noise], kinds: list[_Tensor], twice: Repeats | None) -> N
 class _Tensor:
     """The noise of one tensor, as runs go by."""
 
-    def __init__(self, name: str, shape: tuple[int, ...]) -> None:
+    def __init__(self, name: str, shape: tuple[int, ...], *, sizes_only: bool) -> None:
         self._name, self._shape = name, shape
         self.squares = np.zeros(math.prod(shape))
         self._values: list[Noise] = []
@@ -226,7 +227,7 @@ class _Tensor:
         stride = self.squares.size // max(shape[0], 1) if len(shape) > 1 else 0
         self._stride, self._width = stride, min(stride, _KEPT, self.squares.size - stride)
         self._rows = np.zeros(3)
-        self._dimensions = Dimensions() if self.squares.size > _KEPT else None
+        self._dimensions = Dimensions() if self.squares.size > _KEPT and not sizes_only else None
 
     def add(self, noise: Noise) -> None:
         """The noise of one more run."""
@@ -247,7 +248,10 @@ class _Tensor:
         aa, bb, ab = self._rows.tolist()
         rows = (aa, bb, ab, runs * self._width) if self._width > 0 else None
         sums = np.array(self._sums)
-        return Sample(self._name, self._shape, self.squares, values, rows, runs, sums, self._dimensions, twice, grain)
+        span = None
+        if self._dimensions is not None:
+            span = self._dimensions.p(), self._dimensions.estimate(int(np.count_nonzero(self.squares)))
+        return Sample(self._name, self._shape, self.squares, values, rows, runs, sums, span, twice, grain)
 
 
 def promised(bench: Bench, reading: Reading) -> dict[str, float]:
@@ -387,10 +391,13 @@ def _size(one: Sample, wanted: float, size_level: float, coordinate_level: float
     return []
 
 
-def _constant(one: Sample) -> bool:
-    """The same noise in every run: a matter of freshness, not of size or law."""
-    spread = float(np.abs(one.values[:3] - one.values[0]).max()) if len(one.values) > 1 else 0.0
-    return spread <= TOLERANCE * float(np.abs(one.values[0]).max())
+def _constant(samples: Sequence[Sample]) -> bool:
+    """Whether a tensor has the same noise in every run: a matter of freshness, not of size or law."""
+    for one in samples:
+        spread = float(np.abs(one.values[:3] - one.values[0]).max()) if len(one.values) > 1 else 0.0
+        if spread <= TOLERANCE * float(np.abs(one.values[0]).max()):
+            return True
+    return False
 
 
 def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple[Measurement, list[Sample]]:
@@ -418,15 +425,15 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
             [],
         )
     few = 4
-    samples = sample(reading, replays(bench, reading, few))
-    if any(_constant(one) for one in samples):
+    renewed = replays
+    if _constant(sample(reading, replays(bench, reading, few), sizes_only=True)):
         # Seeded from the state that every run starts from: only steps one after the other can show new noise.
-        samples = sample(reading, steps(bench, reading, few))
-        if not any(_constant(one) for one in samples):
-            samples = sample(reading, steps(bench, reading, runs))
+        renewed = steps
+    if renewed is steps and _constant(sample(reading, steps(bench, reading, few), sizes_only=True)):
+        samples = []
     else:
-        samples = sample(reading, replays(bench, reading, runs))
-    if not samples or any(_constant(one) for one in samples):
+        samples = sample(reading, renewed(bench, reading, runs))
+    if not samples or _constant(samples):
         return Measurement(name="noise", sentence="The noise is the same in every run; its size says nothing."), []
     return judged(reading, samples, promised(bench, reading), runs=runs, level=level), samples
 

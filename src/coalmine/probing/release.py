@@ -60,6 +60,7 @@ class Release:
     def __init__(self, state: Any, snapshot: Snapshot, *, kept: Sequence[str] = ()) -> None:
         self._kept = kept
         self._roots = state if state is not None else _found(snapshot)
+        self._copies: Mapping[int, torch.Tensor] = {}
         self.names = _parameter_names(self._roots)
 
     @property
@@ -76,6 +77,18 @@ class Release:
         for name, value in (more or {}).items():
             self._flatten(value, name, found, set())
         return {name: one for name, one in found.items() if not self.is_kept(name)}
+
+    def at_first(self, snapshot: Snapshot, more: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+        """Everything released now, just after a copy of it was made: what that holds is not copied again."""
+        self._copies = snapshot.copies
+        try:
+            return self.read(None, more)
+        finally:
+            self._copies = {}
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        found = self._copies.get(id(tensor))
+        return tensor.detach().clone() if found is None else found
 
     def numbers(self, value: Any, name: str) -> dict[str, torch.Tensor]:
         """Every number under a value, by name, unless nobody outside sees it."""
@@ -124,7 +137,7 @@ class Release:
         """Every number under ``value``, by name."""
         if isinstance(value, torch.Tensor):
             seen.add(id(value))
-            value = value.detach().clone()
+            value = self._copied(value)
             found[prefix or "tensor"] = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
         elif isinstance(value, (np.ndarray, np.generic)):
             seen.add(id(value))
@@ -147,7 +160,7 @@ class Release:
             dot = f"{prefix}." if prefix else ""
             if isinstance(value, torch.nn.Module):
                 for name, one in (*value.named_parameters(), *value.named_buffers()):
-                    found[f"{dot}{_plain(name)}"] = one.detach().clone()
+                    found[f"{dot}{_plain(name)}"] = self._copied(one)
             elif isinstance(value, torch.optim.Optimizer):
                 self._optimizer(value, dot, found)
             elif isinstance(value, Mapping):
@@ -177,7 +190,7 @@ class Release:
                 name = self.names.get(id(parameter), f"parameter {position} of group {number}")
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, torch.Tensor):
-                        found[f"{dot}{key} of {name}"] = value.detach().clone()
+                        found[f"{dot}{key} of {name}"] = self._copied(value)
                     elif isinstance(value, (int, float)) and not isinstance(value, bool):
                         found[f"{dot}{key} of {name}"] = torch.tensor(float(value), dtype=torch.float64)
 

@@ -105,6 +105,8 @@ class Snapshot:
         self.references: list[Reference] = []
         self.modules: dict[str, torch.nn.Module] = {}
         self.optimizers: dict[str, torch.optim.Optimizer] = {}
+        self.copies: dict[int, torch.Tensor] = {}
+        """What tensors were, by their id."""
         check(state)
         self._visit(state, "state")
         self._visit(step, getattr(step, "__name__", "step"))
@@ -252,7 +254,10 @@ class Snapshot:
 
     def _tensor(self, value: torch.Tensor, path: str) -> None:
         alias = value.data
-        self._restorers.append(functools.partial(_put_tensor, value, alias, _each_once(alias).clone()))
+        copy = _each_once(alias).clone()
+        self._restorers.append(functools.partial(_put_tensor, value, alias, copy))
+        if copy.shape == value.shape:
+            self.copies[id(value)] = copy
         if value.is_leaf:
             grad = value.grad
             self._restorers.append(functools.partial(_put_grad, value, grad, value.requires_grad))

@@ -327,7 +327,11 @@ class Tape:
             old_mean, old_std = was.normal
             if play.factor == 0.0 and not isinstance(mean, torch.Tensor):
                 return torch.full_like(value, mean)
-            value = (mean + play.factor * std * _unit(value, old_mean, old_std)).to(value.dtype)
+            unit = _unit(value, old_mean, old_std)
+            if isinstance(mean, torch.Tensor) or isinstance(std, torch.Tensor):
+                value = (mean + play.factor * std * unit).to(value.dtype)
+            else:
+                value = unit.mul_(play.factor * std).add_(mean)
         return _shifted(value, play.shift.get(key))
 
     def _is_noise(self, site: Site) -> bool:
@@ -476,7 +480,8 @@ def _same(a: Any, b: Any) -> bool:
 def _unit(value: torch.Tensor, mean: Any, std: Any) -> torch.Tensor:
     """A draw in standard deviations from its mean."""
     spread = torch.as_tensor(std, dtype=value.dtype, device=value.device)
-    return torch.where(spread > 0, (value - mean) / torch.where(spread > 0, spread, 1.0), 0.0)
+    apart: torch.Tensor = value - mean
+    return apart.div_(torch.where(spread > 0, spread, 1.0)).masked_fill_(spread <= 0, 0.0)
 
 
 def _shifted(value: torch.Tensor, shift: torch.Tensor | None) -> torch.Tensor:
@@ -487,8 +492,8 @@ def _scaled(value: torch.Tensor, normal: tuple[Any, Any] | None, factor: float) 
     """A draw scaled about its mean."""
     if factor == 1.0 or normal is None:
         return value
-    scaled: torch.Tensor = normal[0] + factor * (value - normal[0])
-    return scaled.to(value.dtype)
+    apart: torch.Tensor = value - normal[0]
+    return apart.mul_(factor).add_(normal[0]).to(value.dtype)
 
 
 def _seed(site: Site, number: int) -> int:

@@ -67,7 +67,7 @@ def _without(one: Sample, dead: NDArray[np.bool_]) -> Sample:
         None,
         one.runs,
         one.sums,
-        one.dimensions,
+        one.span,
         one.twice,
         None if one.grain is None else one.grain[first],
     )

@@ -19,11 +19,14 @@ from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.release import Observation, Release
 from coalmine.probing.snapshot import Snapshot, library_generators
 from coalmine.probing.tape import Key, Tape
+from coalmine.probing.vectors import give_back
 
 _ROWS_AT_MOST = 12
 """Rows of the batch that are used: more cost time and show nothing new."""
 _SMALL = 100_000
 """Numbers up to which a release is small: one thread is quickest."""
+_GIVEN_BACK = 4
+"""Runs of a large release after which freed memory goes back to the system: every time costs a tenth more time."""
 SPARE = 2
 """Slots on the tape for rows that are added."""
 
@@ -62,6 +65,8 @@ class Bench:
         self.release = Release(state, self._snapshot, kept=subject.kept)
         self.tape = Tape(references=self._snapshot.references)
         self.start = self.release.at_first(self._snapshot, self._more())
+        self.small = sum(one.numel() for one in self.start.values()) < _SMALL
+        """Whether the release is small."""
         self._check_finite()
 
     def _check_finite(self) -> None:
@@ -172,6 +177,7 @@ class Bench:
     def here(self) -> Iterator[None]:
         """Let runs start from the present state meanwhile."""
         before = self._snapshot
+        self._make_room()
         self._snapshot = self._copied()
         try:
             yield
@@ -198,6 +204,8 @@ class Bench:
             generators: whether random generators too start from their first state.
         """
         self.runs += 1
+        if self.runs % _GIVEN_BACK == 0:
+            self._make_room()
         if fresh:
             self._snapshot.restore(generators=generators)
         returned: Any = None
@@ -212,6 +220,11 @@ class Bench:
                 first = (str(problem).splitlines() or ["no message"])[0]
                 error = f"{type(problem).__name__}: {quoted(first)}"
         return Observation(dict(gradients), self.release.read(returned, self._more()), error)
+
+    def _make_room(self) -> None:
+        """Give freed memory back, where it is worth the time."""
+        if not self.small:
+            give_back()
 
     def _more(self) -> Mapping[str, Any]:
         return self.subject.released() if self.subject.released is not None else {}
@@ -238,7 +251,7 @@ def on_bench(subject: PrivateStep, *, seed: int = 0) -> Iterator[Bench]:
         np.random.seed(seed)  # noqa: NPY002  # the step may draw from it
         random.seed(seed)
         bench = Bench(subject)
-        if sum(one.numel() for one in bench.start.values()) < _SMALL:
+        if bench.small:
             torch.set_num_threads(1)  # threads that wait for each other cost more than they help
         yield bench
     finally:

@@ -78,11 +78,14 @@ def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
         if all(name in shown and name in before for name in pairs):
             for name in last:
                 pairs[name].add(last[name], shown[name], before[name])
-            last = {
-                name: torch.cat([x.sub_(y).float() for x, y in pieces(shown[name], before[name])]) for name in pairs
-            }
+            last = {name: _apart(shown[name], before[name]) for name in pairs}
         del before, shown  # room for the next step
     return repeated(pairs, level)
+
+
+def _apart(shown: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """The noise as a vector in single precision."""
+    return torch.cat([x.sub_(y).float() for x, y in pieces(shown, before)])
 
 
 class _Pairs:

@@ -35,7 +35,6 @@ from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.search import Influence, search
 from coalmine.probing.shifter import Shifter
-from coalmine.probing.vectors import give_back
 from coalmine.store import Store, results
 
 

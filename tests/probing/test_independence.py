@@ -8,6 +8,7 @@ import pytest
 
 from coalmine.probing import independence
 from coalmine.probing.noise import collect
+from coalmine.probing.repeats import Dimensions
 
 LEVEL, RUNS = 1e-7, 200
 SHUFFLED = np.random.default_rng(5).permutation(24)
@@ -114,3 +115,42 @@ def test_independent_noise_of_any_sizes_keeps_the_level_of_the_span(runs, number
     sizes = np.exp(rng.normal(size=numbers))
     p = [independence.span_p(sizes * rng.normal(size=(runs, numbers)))[0] for _ in range(2000)]
     assert np.sum(np.array(p) < 0.05) < 160
+
+
+def test_coarse_numbers_that_agree_by_chance_are_no_finding():
+    # Noise of eight spacings: of 1.5 million numbers, several pairs are equal in each of eight runs, up to their sign.
+    rng, size = np.random.default_rng(3), 1_500_000
+    runs = ([np.round(8.0 * rng.standard_normal(size, dtype=np.float32)) / 8.0] for _ in range(20))
+    assert independence.findings(collect([("a", (size,))], runs), LEVEL) == []
+
+
+def test_the_same_noise_twice_is_found_beside_numbers_with_hardly_any():
+    z = np.random.default_rng(0).normal(size=(20, 6000))
+    z[:, 1000:3000] *= 1e-6
+    z[:, 5999] = -z[:, 17]
+    (one,) = independence.findings(collect([("a", (6000,))], z[:, None]), LEVEL)
+    assert one.sentence == "The noise of number 17 of a and of number 5999 of a is the same with the opposite sign."
+
+
+@pytest.mark.parametrize("law", ["normal", "laplace"])
+def test_independent_noise_of_any_sizes_keeps_the_level_of_consecutive_runs(law):
+    # Of 1000 draws, a test of level 5 % passes 95, 6.5 standard deviations more than 50, with a chance below 1e-7.
+    rng = np.random.default_rng(4)
+    sizes = np.exp(rng.normal(size=300))
+    passed = 0
+    for _ in range(1000):
+        found = Dimensions()
+        for run in sizes * getattr(rng, law)(size=(30, 300)):
+            found.add(run)
+        passed += found.p() < 0.05
+    assert passed < 95
+
+
+@pytest.mark.parametrize(("runs", "dimensions"), [(20, 600), (200, 2000)])
+def test_consecutive_runs_tell_the_dimensions(runs, dimensions):
+    rng, found = np.random.default_rng(5), Dimensions()
+    mixed = rng.standard_normal((dimensions, 4000), dtype=np.float32)
+    for _ in range(runs):
+        found.add((rng.standard_normal(dimensions, dtype=np.float32) @ mixed).astype(np.float64))
+    assert found.p() < 1e-5
+    assert found.estimate(4000) == pytest.approx(dimensions, rel=0.6)

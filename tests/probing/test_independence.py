@@ -117,6 +117,14 @@ def test_independent_noise_of_any_sizes_keeps_the_level_of_the_span(runs, number
     assert np.sum(np.array(p) < 0.05) < 160
 
 
+def test_what_rounding_adds_to_every_run_is_no_shared_noise():
+    # Noise of eight spacings, beside a value that is rounded too: all runs share up to half a spacing.
+    rng, size = np.random.default_rng(6), 1_500_000
+    rounded = rng.uniform(-0.5, 0.5, size)
+    runs = ([np.round(8.0 * rng.standard_normal(size, dtype=np.float32) + rounded) / 8.0] for _ in range(40))
+    assert independence.findings(collect([("a", (size,))], runs), LEVEL) == []
+
+
 def test_coarse_numbers_that_agree_by_chance_are_no_finding():
     # Noise of eight spacings: of 1.5 million numbers, several pairs are equal in each of eight runs, up to their sign.
     rng, size = np.random.default_rng(3), 1_500_000

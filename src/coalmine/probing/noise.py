@@ -26,7 +26,7 @@ from scipy import stats
 from coalmine.probing import faults, independence
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.independence import PAIRED, short
-from coalmine.probing.repeats import Dimensions, Noise, Repeats, Twice
+from coalmine.probing.repeats import Array, Dimensions, Noise, Repeats, Twice
 
 if TYPE_CHECKING:  # the tests are for every step; only those of torch need torch
     from coalmine.probing.bench import Bench
@@ -100,14 +100,25 @@ class Sample:
 
 Pairs = Iterable[tuple["Observation", "Observation"]]
 """Runs with new noise, each with what it would have been without."""
-Runs = Iterable[list[Noise]]
+Runs = Iterable[Sequence[Noise]]
 """For each run the noise of every carrier."""
 
 
-def _difference(reading: Reading, before: Observation, shown: Observation) -> list[Noise]:
-    from coalmine.probing.carriers import delta
+class _Difference:
+    """What two tensors differ by, in double precision, computed where it is asked for."""
 
-    return [delta(shown[one.name], before[one.name]).numpy() for one in reading.noised]
+    def __init__(self, shown: Any, before: Any) -> None:
+        self._shown, self._before = shown.reshape(-1), before.reshape(-1)
+        self.size: int = self._shown.numel()
+
+    def __getitem__(self, where: Any, /) -> Array:
+        from coalmine.probing.carriers import delta
+
+        return np.asarray(delta(self._shown[where], self._before[where]).numpy())
+
+
+def _difference(reading: Reading, before: Observation, shown: Observation) -> list[_Difference]:
+    return [_Difference(shown[one.name], before[one.name]) for one in reading.noised]
 
 
 def replays(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Runs:
@@ -123,7 +134,7 @@ def replays(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -
     before = bench.renewed(reading.base, factor=factor)
     past = [np.zeros(one.numbers) for one in reading.noised]
     for k in range(1, runs + 1):
-        found = _difference(reading, before, bench.renewed(reading.base, factor=factor))
+        found = [one[:] for one in _difference(reading, before, bench.renewed(reading.base, factor=factor))]
         yield [math.sqrt(k / (k + 1)) * (one - total / k) for one, total in zip(found, past, strict=True)]
         past = [total + one for one, total in zip(found, past, strict=True)]
 
@@ -132,7 +143,7 @@ def steps(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> 
     """The noise of consecutive steps; where it cannot be silenced, the difference of two runs of a step, over √2."""
     unit = math.sqrt(2.0) if reading.outside else 1.0
     for before, shown in walk(bench, reading, runs, factor=factor):
-        yield [one / unit for one in _difference(reading, before, shown)]
+        yield [one[:] / unit for one in _difference(reading, before, shown)]
 
 
 def walk(bench: Bench, reading: Reading, runs: int, *, factor: float = 1.0) -> Pairs:
@@ -168,7 +179,7 @@ def sample(reading: Reading, runs: Runs, *, sizes_only: bool = False) -> list[Sa
             places.append((place, where))
 
     def fine(run: Sequence[Noise]) -> list[Noise]:
-        return [run[place][where] for place, where in places]
+        return [run[place] if isinstance(where, slice) else run[place][where] for place, where in places]
 
     # A loop would hold each run while the next one is made; map does not.
     return collect(tensors, map(fine, runs), grains=grains, sizes_only=sizes_only)
@@ -178,7 +189,7 @@ def collect(
     tensors: Sequence[tuple[str, tuple[int, ...]]],
     runs: Iterable[Sequence[Noise]],
     *,
-    grains: Sequence[Noise] | None = None,
+    grains: Sequence[Array] | None = None,
     sizes_only: bool = False,
 ) -> list[Sample]:
     """What the tests need of the noise of some tensors, given by name and shape, in these runs.
@@ -222,7 +233,7 @@ class _Tensor:
     def __init__(self, name: str, shape: tuple[int, ...], *, sizes_only: bool) -> None:
         self._name, self._shape = name, shape
         self.squares = np.zeros(math.prod(shape))
-        self._values: list[Noise] = []
+        self._values: list[Array] = []
         self._sums: list[float] = []
         stride = self.squares.size // max(shape[0], 1) if len(shape) > 1 else 0
         self._stride, self._width = stride, min(stride, _KEPT, self.squares.size - stride)
@@ -231,17 +242,20 @@ class _Tensor:
 
     def add(self, noise: Noise) -> None:
         """The noise of one more run."""
+        total = 0.0
         for start in range(0, noise.size, _AT_ONCE):
-            self.squares[start : start + _AT_ONCE] += np.square(noise[start : start + _AT_ONCE])
-        self._values.append(noise[:_KEPT].copy())
-        self._sums.append(float(noise.sum()))
+            part = noise[start : start + _AT_ONCE]
+            self.squares[start : start + _AT_ONCE] += np.square(part)
+            total += float(part.sum())
+        self._values.append(np.array(noise[:_KEPT]))
+        self._sums.append(total)
         if self._width > 0:
             a, b = noise[: self._width], noise[self._stride : self._stride + self._width]
             self._rows += a @ a, b @ b, a @ b
         if self._dimensions is not None:
             self._dimensions.add(noise)
 
-    def sample(self, *, twice: Twice | None, grain: Noise | None) -> Sample:
+    def sample(self, *, twice: Twice | None, grain: Array | None) -> Sample:
         """What the tests need of it."""
         runs = len(self._values)
         values, self._values = np.array(self._values), []

@@ -25,7 +25,7 @@ _ROWS_AT_MOST = 12
 """Rows of the batch that are used: more cost time and show nothing new."""
 _SMALL = 100_000
 """Numbers up to which a release is small: one thread is quickest."""
-_GIVEN_BACK = 4
+_GIVEN_BACK = 2
 """Runs of a large release after which freed memory goes back to the system: every time costs a tenth more time."""
 SPARE = 2
 """Slots on the tape for rows that are added."""

@@ -46,8 +46,8 @@ _ALIKE = 1e-3
 """In standard deviations: noise that is the same, but for rounding."""
 _QUIET = 0.02
 """In standard deviations: a number with so little noise is like every other such number, and not looked at."""
-_WATCHED = 20_000
-"""Pairs at most that are watched: where more agree, some of them are enough."""
+_WATCHED = 1000, 0.05
+"""Pairs that are watched: so many, or this share of the numbers. By chance far fewer agree; of more, some are enough."""
 _AT_ONCE = 1 << 17
 """Numbers that are worked on at a time."""
 
@@ -110,16 +110,15 @@ class Repeats:
         np.negative(second, out=second, where=flipped)
         order = np.argsort(first)
         del first
-        second = second[order]
         near = np.float32(_ALIKE * self._weights[1].sum() * (1.0 + 1e-6))
-        chosen = np.concatenate(
-            [
-                np.stack([order[:-away][close], order[away:][close]])
-                for away in (1, 2)
-                for close in [np.flatnonzero(np.abs(second[away:] - second[:-away]) <= near)[:_WATCHED]]
-            ],
-            axis=1,
-        )
+        pairs = [np.zeros((2, 0), dtype=np.intp)]
+        for start in range(0, order.size, _AT_ONCE):
+            here = order[start : start + _AT_ONCE + 2]
+            values = second[here]
+            for away in (1, 2):
+                close = np.flatnonzero(np.abs(values[away:] - values[:-away])[:_AT_ONCE] <= near)
+                pairs.append(np.stack([here[close], here[close + away]]))
+        chosen = np.concatenate(pairs, axis=1)[:, : max(_WATCHED[0], int(_WATCHED[1] * order.size))]
         self._signs = np.where(flipped[chosen[0]] == flipped[chosen[1]], 1.0, -1.0)
         places = np.flatnonzero(loud)[chosen]
         self._owners = np.searchsorted(self._ends, places, side="right")

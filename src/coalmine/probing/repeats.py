@@ -47,7 +47,7 @@ _ALIKE = 1e-3
 _QUIET = 0.02
 """In standard deviations: a number with so little noise is like every other such number, and not looked at."""
 _WATCHED = 1000, 0.05
-"""Pairs that are watched: so many, or this share of the numbers. By chance far fewer agree; of more, some are enough."""
+"""Pairs that are watched: so many, or this share of the numbers; by chance fewer agree, and of more some are enough."""
 _AT_ONCE = 1 << 17
 """Numbers that are worked on at a time."""
 

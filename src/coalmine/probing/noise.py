@@ -37,7 +37,7 @@ TOLERANCE = 1e-3
 """Relative: what exact measures let pass as rounding."""
 _KEPT = 1024
 """Coordinates of a tensor whose every value is kept for the tests of law and independence."""
-_AT_ONCE = 1 << 17
+_AT_ONCE = 1 << 16
 """Coordinates that are worked on at a time."""
 _PAIRS = 20_000
 """Pairs for a test of the law: enough for any shape that matters, and quick."""

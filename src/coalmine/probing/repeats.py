@@ -48,7 +48,7 @@ _QUIET = 0.02
 """In standard deviations: a number with so little noise is like every other such number, and not looked at."""
 _WATCHED = 1000, 0.05
 """Pairs that are watched: so many, or this share of the numbers; by chance fewer agree, and of more some are enough."""
-_AT_ONCE = 1 << 17
+_AT_ONCE = 1 << 16
 """Numbers that are worked on at a time."""
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-_AT_ONCE = 1 << 17
-"""Numbers in a piece: 1 MiB in double precision."""
+_AT_ONCE = 1 << 16
+"""Numbers in a piece: half a MiB in double precision."""
 
 
 def slices(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:

@@ -12,7 +12,18 @@ from engines import CLOSED, data_for
 from recorders import Everything, Final
 from torch import nn
 
-from coalmine.training import Adam, FromModule, Neighbours, Sgd, TrainingConfig, losses, train
+from coalmine.training import (
+    Adam,
+    FromModule,
+    Neighbours,
+    Sgd,
+    TrainingConfig,
+    clipped_sums,
+    losses,
+    parameter_count,
+    services,
+    train,
+)
 
 TRIALS = np.arange(16)
 
@@ -104,3 +115,23 @@ def test_a_module_is_asked_with_parameters_that_begin_alike():
     losses(network, torch.zeros(5, 15), x=np.ones((2, 4)), y=[0, 1])
     assert len(Places.found) == 5
     assert len(set(Places.found)) == 1
+
+
+@pytest.mark.parametrize("name", list(CLOSED))
+def test_few_rows_have_the_bits_that_they_have_with_all_padding(name, monkeypatch):
+    """Crafters ask about single rows thousands of times; their choice, and so a run's identity, hangs on the bits."""
+    network = CLOSED[name]
+    monkeypatch.setattr(services.backends, "compiled", lambda **options: False)  # those kernels have no padding
+    models = torch.from_numpy(np.random.default_rng(0).normal(size=(17, parameter_count(network))) * 0.3)
+    for dtype in ("float32", "float64"):
+        config = TrainingConfig(
+            steps=3, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sample_rate=0.3, dtype=dtype
+        )  # fmt: skip
+        for rows in (1, 3, 40):
+            dataset, lines = data_for(network, rows=rows), models.to(getattr(torch, dtype))
+            few = clipped_sums(network, lines, dataset=dataset, config=config)
+            alone = clipped_sums(network, lines[5:6], dataset=dataset, config=config)
+            with monkeypatch.context() as patch:
+                patch.setattr(services, "_FEW", 0)
+                assert torch.equal(few, clipped_sums(network, lines, dataset=dataset, config=config))
+            assert torch.equal(few[5:6], alone)

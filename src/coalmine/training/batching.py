@@ -161,10 +161,13 @@ class Batcher:
                     self._picked[i, place] = (flat[i, copy] * flat[i, copy]).sum()
 
 
-def same_rows(table: Table, block: slice, weights: NDArray[Any]) -> Batch:
-    """A batch in which every model has the same rows, each with its own ``weights``, padded with zeros of weight 0."""
+def same_rows(table: Table, block: slice, weights: NDArray[Any], *, room: int | None = None) -> Batch:
+    """A batch in which every model has the same rows, each with its own ``weights``, padded with zeros of weight 0.
+
+    Padding is to ``room`` rows where they fit, or else to a multiple of 32.
+    """
     models, used = weights.shape
-    rows = padded(used)
+    rows = padded(used) if room is None or room < used else room
 
     def spread(values: Tensor) -> Tensor:
         full = torch.zeros((rows, *values.shape[1:]), dtype=values.dtype, device=values.device)
@@ -186,7 +189,14 @@ class FullBatcher:
     """Every row in every step: the base rows are shared by all models, so nothing is gathered."""
 
     def __init__(
-        self, table: Table, neighbours: Neighbours, *, worlds: NDArray[np.int64], width: int, divisor: float
+        self,
+        table: Table,
+        neighbours: Neighbours,
+        *,
+        worlds: NDArray[np.int64],
+        width: int,
+        divisor: float,
+        room: int | None = None,
     ) -> None:
         self._copies = neighbours.copies
         inside = worlds[:, None]
@@ -197,7 +207,7 @@ class FullBatcher:
             for row in neighbours.replaced:
                 if start <= row < block.stop:
                     weights[worlds == 1, row - start] = 0.0
-            self._passes.append(same_rows(table, block, weights / divisor))
+            self._passes.append(same_rows(table, block, weights / divisor, room=room))
         canary = neighbours.canary
         if isinstance(canary, ExampleCanary | AdaptiveExample):
             rows = slice(table.base_rows, table.base_rows + self._copies)

@@ -18,6 +18,7 @@ from coalmine.training.batching import FullBatcher, Table, width
 from coalmine.training.canary import Neighbours, StackState
 from coalmine.training.clipping import ClosedForm, parameter_views
 from coalmine.training.config import TrainingConfig
+from coalmine.training.convolution import Conv2d
 from coalmine.training.data import Dataset
 from coalmine.training.job import Job
 from coalmine.training.models import BlackBox
@@ -27,6 +28,10 @@ from coalmine.training.products import in_parts, padded
 from coalmine.training.sums import Vectors
 
 _ROWS_AT_ONCE = 64  # of a whole stack of models, which on a GPU is thousands
+_FEW = 32
+"""Rows up to which less than a whole pass may do."""
+_LINE = 16
+"""Numbers in a cache line, in float32."""
 
 
 def losses(network: Network, parameters: Tensor, *, x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
@@ -105,11 +110,34 @@ def _sums(network: Network, parameters: Tensor, *, dataset: Dataset, config: Tra
     engine = _engine(network, str(device), dtype)
     table = Table(neighbours, classes=network.classes, tokens=takes_tokens(network), device=device, dtype=dtype)
     views, out = (parameter_views(side[:, :size], engine.layers) for side in room)
-    batches = FullBatcher(table, neighbours, worlds=worlds, width=rows, divisor=1.0)
+    few = _room(network, dataset.rows) if device.type == "cpu" and dataset.rows <= _FEW else None
+    batches = FullBatcher(table, neighbours, worlds=worlds, width=rows, divisor=1.0, room=few)
     with torch.no_grad():
         for number, batch in enumerate(batches.passes()):
             engine.clipped_sums(views, out, batch, clip=config.clip, accumulate=number > 0)
     return room[1, :, :size]
+
+
+def _room(network: Network, rows: int) -> int:
+    """How many rows a buffer on a CPU must have for few ``rows`` to have the bits that they have among 32.
+
+    Every model's part must begin on a cache line in every layer, and the last few numbers of a buffer, which are
+    computed by other code than the rest, must be padding (:func:`~coalmine.training.products.padded`). Those who ask
+    about one row ask thousands of times.
+
+    >>> from coalmine.training import NasrCnn
+    >>> _room(NasrCnn((1, 28, 28), classes=10), 1)
+    8
+    """
+    shape, sizes = network.input_shape, [math.prod(network.input_shape)]
+    for layer in network.layers():
+        after = layer.output(shape)
+        sizes.append(math.prod(after))
+        if isinstance(layer, Conv2d):
+            sizes.append(math.prod(after[1:]) * layer.inputs * layer.kernel**2)
+        shape = after
+    step = _LINE // math.gcd(_LINE, *sizes)
+    return min(padded(rows), -(-(rows + -(-2 * _LINE // min(sizes))) // step) * step)
 
 
 def accuracy(models: Queries, *, x: NDArray[Any], y: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -2,15 +2,17 @@
 
 ``python -m benchmarks.levels_probe [STEPS]``: the noise of right steps is simulated (10,000 by default), 200 replays of
 each for the measures of one step and four consecutive steps for freshness, and goes through the probe's own tests. What
-else the probe finds is seen and not inferred, so it has no level. A minute or two; never a test.
+else the probe finds is seen and not inferred, so it has no level. Some minutes; never a test.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import sys
 
 import numpy as np
+import torch
 from scipy import stats
 
 from coalmine.probing import freshness, noise
@@ -19,6 +21,7 @@ NETWORKS: dict[str, list[tuple[str, tuple[int, ...]]]] = {
     "6-8-3 network": [("0.weight", (8, 6)), ("0.bias", (8,)), ("2.weight", (3, 8)), ("2.bias", (3,))],
     "logistic regression": [("weight", (1, 10)), ("bias", (1,))],
     "one vector of 3": [("weight", (3,))],
+    "40-60 network": [("weight", (60, 40)), ("bias", (60,))],
 }
 REPLAYS, SCALE = 200, 1.0 / 6.0
 
@@ -33,9 +36,11 @@ def refuted(tensors: list[tuple[str, tuple[int, ...]]], rng: np.random.Generator
 
     samples = noise.collect(tensors, drawn(REPLAYS))
     found, _ = noise.findings_of(samples, {name: SCALE for name, _ in tensors}, level=level, runs=REPLAYS)
-    names = [name for name, _ in tensors]
-    steps = [dict(zip(names, one, strict=True)) for one in drawn(freshness.STEPS)]
-    again = freshness.repeated(steps, level * noise.SHARES["steps"])
+    pairs = {name: freshness.Pairs() for name, _ in tensors}
+    for last, following in itertools.pairwise(drawn(freshness.STEPS)):
+        for one, first, second in zip(pairs.values(), last, following, strict=True):
+            one.add(torch.from_numpy(first), torch.from_numpy(second), torch.zeros(len(second), dtype=torch.float64))
+    again = freshness.repeated(pairs, level * noise.SHARES["steps"])
     return {one.fault for one in found} | ({again.fault} if again is not None else set())
 
 

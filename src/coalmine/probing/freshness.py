@@ -72,7 +72,7 @@ def measure(
 
 def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:
     """Noise of consecutive steps against each other."""
-    pairs = {one.name: _Pairs() for one in reading.noised}
+    pairs = {one.name: Pairs() for one in reading.noised}
     last: dict[str, torch.Tensor] = {}
     for before, shown in walk(bench, reading, STEPS):
         if all(name in shown and name in before for name in pairs):
@@ -88,7 +88,7 @@ def _apart(shown: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     return torch.cat([x.sub_(y).float() for x, y in pieces(shown, before)])
 
 
-class _Pairs:
+class Pairs:
     """The noise of one tensor in pairs of consecutive steps: sums of products, and whether it was always the same."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class _Pairs:
         return products_p(*self._products.tolist(), count=self.numbers)
 
 
-def repeated(pairs: Mapping[str, _Pairs], level: float) -> Finding | None:
+def repeated(pairs: Mapping[str, Pairs], level: float) -> Finding | None:
     """Noise in consecutive steps: the same, or correlated more than chance allows, in one of the tensors."""
     for name, one in pairs.items():
         if not one.count:

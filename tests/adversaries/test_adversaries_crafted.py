@@ -202,6 +202,37 @@ def test_on_poisson_batches_the_ratio_is_that_of_the_normal_mixture():
     np.testing.assert_allclose(scores, expected, rtol=1e-8)
 
 
+@pytest.mark.parametrize("kind", ["row", "chosen row", "gradient"])
+@pytest.mark.parametrize("copies", [2, 5])
+def test_of_several_copies_each_number_that_may_be_drawn_has_its_chance(kind, copies):
+    """The densities with j·g taken off, weighed by Binomial(k, q), at the models of every step."""
+    given = small(steps=3)
+    background, _ = judge_of(given).background(random_models())
+    x, y = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2
+    fixed = CLIP * np.eye(PARAMETERS)[3]
+    known = rows.Candidates([rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background)
+    canary = {
+        "row": ExampleCanary(x, y, copies=copies), "chosen row": BestRow(known, copies=copies, rechoose=1),
+        "gradient": GradientCanary(fixed, copies=copies),
+    }[kind]  # fmt: skip
+    ratio = WhitenedRatio(
+        fixed if kind == "gradient" else known, base=given.base, network=NETWORK, training=given.training,
+        background=background, copies=copies, every=1,
+    )  # fmt: skip
+    seen, scores = watched(given, canary, ratio)
+    spread = background.directions.T @ np.diag(background.variances) @ background.directions
+    law = stats.multivariate_normal(np.zeros(PARAMETERS), background.noise * np.eye(PARAMETERS) + spread)
+    chances = stats.binom(copies, RATE).pmf(np.arange(copies + 1))
+    expected = np.zeros(6)
+    for models, private in seen:
+        for i, model in enumerate(models):
+            g = fixed if kind == "gradient" else clipped(model, x, y)
+            rest = private[i] * RATE * given.base.rows - RATE * all_clipped(model, given.base).sum(axis=0)
+            densities = [law.logpdf(rest - j * g) for j in range(copies + 1)]
+            expected[i] += np.log(np.sum(chances * np.exp(np.array(densities) - densities[0])))
+    np.testing.assert_allclose(scores, expected, rtol=1e-8)
+
+
 def test_between_two_choices_the_row_stays_and_its_gradient_is_followed():
     """The same mixture with the row that was the strongest in steps 1 and 3, at the models of every step."""
     given = small(steps=4)
@@ -213,7 +244,7 @@ def test_between_two_choices_the_row_stays_and_its_gradient_is_followed():
     ratio = WhitenedRatio(
         known, base=given.base, network=NETWORK, training=given.training, background=background, every=1, rechoose=2
     )
-    seen, scores = watched(given, BestRow(known, rechoose=2), ratio)
+    seen, scores = watched(given, BestRow(known, copies=1, rechoose=2), ratio)
     spread = background.directions.T @ np.diag(background.variances) @ background.directions
     covered = background.noise * np.eye(PARAMETERS) + spread
     law, inverse = stats.multivariate_normal(np.zeros(PARAMETERS), covered), np.linalg.inv(covered)
@@ -405,6 +436,7 @@ def test_tokens_cannot_be_moved():
         ("crafted-row", {"norms": [1.0, 0.0]}, "norms = 0.0"),
         ("crafted-row", {"labels": 0}, "labels = 0"),
         ("crafted-row", {"shadows": 0}, "shadows = 0"),
+        *((name, {"copies": k}, f"copies = {k}") for name in CRAFTED for k in (0, 1001)),
         ("crafted-row-steps", {"every": 0}, "every = 0"),
         ("crafted-row-steps", {"refresh": 0}, "refresh = 0"),
         ("adaptive-row", {"candidates": 0}, "candidates = 0"),
@@ -415,6 +447,17 @@ def test_bad_options_are_named(name, options, words):
     with pytest.raises(InvalidInputError) as caught:
         adversary(name, **options)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", CRAFTED)
+def test_copies_are_rows_of_the_worlds_and_are_said(name):
+    one, three = (adversary(name, copies=copies, tried=4) if name == "crafted-row" else adversary(name, copies=copies)
+                  for copies in (1, 3))  # fmt: skip
+    given = small()
+    attack = three.craft(given)
+    assert (one.craft(given).neighbours.copies, attack.neighbours.copies) == (1, 3)
+    assert attack.notes[0].endswith("3 times; ε is for one row")
+    assert attack.notes[1:] == one.craft(given).notes
 
 
 # ---- what it is worth

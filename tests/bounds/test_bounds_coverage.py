@@ -77,7 +77,7 @@ def test_the_yardsticks_scores_are_log_likelihood_ratios(mechanism):
 
 def test_every_mechanism_and_rule_is_there(cells):
     mechanisms = {cell.mechanism for cell in cells}
-    assert len(mechanisms) == 18
+    assert len(mechanisms) == 19
     methods = {cell.method for cell in cells}
     for name in ("sup", "given", "holdout", "bonferroni", "dkw", "optimistic"):
         assert f"clopper_pearson, {name}" in methods

@@ -93,22 +93,29 @@ class GivenTurns(AdaptiveExample):
     """The same examples, handed over anew each step."""
 
     def __init__(self, chosen):
-        self.chosen = chosen
+        self.chosen, self.copies = chosen, chosen.copies
 
     def examples(self, state):
-        places = (state.trials + state.step) % 2
-        return self.chosen.x[places][:, None], self.chosen.y[places][:, None]
+        places = np.repeat(((state.trials + state.step) % 2)[:, None], self.copies, axis=1)
+        return self.chosen.x[places], self.chosen.y[places]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("copies", [1, 2, 3])
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"sampling": "full", "sample_rate": None}, {"relation": "replace", "replaced": (3,)}],
+    [{}, {"sampling": "full", "sample_rate": None}, {"relation": "replace"}],
     ids=["poisson", "full", "replace"],
 )
-def test_an_example_chosen_among_known_ones_is_trained_on_as_if_it_were_handed_over(changes, dtype):
-    """In float32 the first goes through compiled kernels where there are any, the second never does."""
-    chosen = Turns(3.0 * RNG.normal(size=(2, 5)), [2, 0])
+def test_an_example_chosen_among_known_ones_is_trained_on_as_if_it_were_handed_over(changes, dtype, copies):
+    """In float32 the first goes through compiled kernels where there are any, the second never does.
+
+    Three copies of two examples need places of their own.
+    """
+    rng = np.random.default_rng(7)
+    chosen = Turns(3.0 * rng.normal(size=(2, 5)), [2, 0], copies=copies)
+    if "relation" in changes:
+        changes = {**changes, "replaced": tuple(range(3, 3 + copies))}
     seen = {}
     for name, canary in (("chosen", chosen), ("handed over", GivenTurns(chosen)), ("none", None)):
         options = changes if canary is not None or "relation" not in changes else {}

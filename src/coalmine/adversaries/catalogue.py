@@ -22,7 +22,7 @@ from coalmine.adversaries.attack import Adversary, ThreatModel
 from coalmine.adversaries.backdoor import Backdoor
 from coalmine.adversaries.blank_row import BlankRow
 from coalmine.adversaries.clipbkd import ClipBkd
-from coalmine.adversaries.crafted import AdaptiveRow, CraftedGradient, CraftedRow, CraftedRows, CraftedRowSteps
+from coalmine.adversaries.crafted import AdaptiveRow, CraftedGradient, CraftedRow, CraftedRowSteps
 from coalmine.adversaries.encoding import Encoding
 from coalmine.adversaries.gradient import Gradient, MaliciousDataset
 from coalmine.adversaries.hidden_state import HiddenState
@@ -48,7 +48,6 @@ _OWN: Mapping[str, type[Any]] = {
     "adaptive-poison": AdaptivePoison,
     "blank-row": BlankRow,
     "crafted-row": CraftedRow,
-    "crafted-rows": CraftedRows,
     "crafted-row-steps": CraftedRowSteps,
     "adaptive-row": AdaptiveRow,
     "crafted-gradient": CraftedGradient,

@@ -1,8 +1,10 @@
-"""`crafted-row`, `crafted-rows`, `crafted-row-steps`, `adaptive-row`, `crafted-gradient`: the strongest of each view.
+"""`crafted-row`, `crafted-row-steps`, `adaptive-row`, `crafted-gradient`: the strongest of each view.
 
 The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversaries.crafters.rows`; for the final model
 :mod:`coalmine.adversaries.crafters.steady`), and the score is the best test that the view has: the loss of the final
-model, or the whitened log-likelihood ratio of every step.
+model, or the whitened log-likelihood ratio of every step. With ``copies`` = k the worlds differ in k rows that are all
+this one. A group stands out further from the noise, by more than the way back to one row costs (group privacy), so as
+many trials prove more.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
 from coalmine.errors import InvalidInputError
 from coalmine.training import ChosenExample, ExampleCanary, GradientCanary, Neighbours, StackState
 
+MOST_COPIES = 1000
+"""Rows that are all the same; a step's ratio has a term for each."""
 _SOURCE = "the row by its signal against the covariance of the other rows' gradients"
 
 
@@ -33,14 +37,17 @@ class _Crafted:
     """Candidate rows, and what is known of them from shadow trainings.
 
     Rows along the least varying direction of the inputs, ``norms`` times as long as the mean row, and a blank row are
-    tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each.
+    tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each. In
+    world 1 the chosen one is there ``copies`` times.
     """
 
+    copies: int = 1
     norms: tuple[float, ...] = (1.0, 2.5, 5.0)
     labels: int = 2
     shadows: int = 2
 
     def __post_init__(self) -> None:
+        _validate.integer("copies", self.copies, at_least=1, at_most=MOST_COPIES)
         if not isinstance(self.norms, (list, tuple)) or not 1 <= len(self.norms) <= 100:
             raise InvalidInputError(
                 f"norms = {self.norms!r} is not allowed: expected a list of 1 to 100 numbers above 0"
@@ -52,6 +59,10 @@ class _Crafted:
     def found(self, scene: Scene) -> rows.Found:
         """The candidates, strongest first."""
         return rows.strongest(scene, norms=self.norms, labels=self.labels, shadows=self.shadows)
+
+    def _times(self, what: str) -> tuple[str, ...]:
+        """How often the worlds differ in it, where that is more than once."""
+        return () if self.copies == 1 else (f"world 1 has the {what} {self.copies} times; ε is for one row",)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,38 +97,9 @@ class CraftedRow(_Crafted):
         """Choose the row; world 1 has it on top of the data."""
         best = self.steady(scene)
         return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y)),
-            distinguisher=Loss(best.x[None], [best.y]),
-            notes=(_final_words(best),),
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CraftedRows(CraftedRow):
-    """The same row ``copies`` times: the bound is for one row, and a group stands out further from the noise."""
-
-    copies: int = 2
-
-    threat: ClassVar[ThreatModel] = ThreatModel(
-        view=Loss.view,
-        access="black box (its loss at one point)",
-        modification="malicious samples",
-        dataset="not modified",
-        summary="Adds several copies of the row that stands out most and asks the final model for its loss there.",
-        paper=f"jagielski-2020, Algorithm 4, and {_SOURCE}",
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.integer("copies", self.copies, at_least=1)
-
-    def craft(self, scene: Scene) -> Attack:
-        """Choose the row; world 1 has its copies on top of the data."""
-        best = self.steady(scene)
-        return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
             distinguisher=Loss(best.x[None], [best.y]),
-            notes=(_final_words(best),),
+            notes=(*self._times("row"), _final_words(best)),
         )
 
 
@@ -153,9 +135,9 @@ class CraftedRowSteps(_Crafted):
         found = self.found(scene)
         best = found.rows[0]
         return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y)),
+            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
             distinguisher=self._ratio(scene, found, self._candidates(scene, found, found.rows[:1])),
-            notes=(_words(best), *self._notes(scene)),
+            notes=(*self._times("row"), _words(best), *self._notes(scene)),
         )
 
     def _every(self, scene: Scene) -> int:
@@ -179,6 +161,7 @@ class CraftedRowSteps(_Crafted):
             network=scene.network,
             training=scene.training,
             background=found.background,
+            copies=self.copies,
             every=self._every(scene),
             refresh=self.refresh,
             rechoose=rechoose,
@@ -191,8 +174,10 @@ class CraftedRowSteps(_Crafted):
 class BestRow(ChosenExample):
     """For each model the candidate whose gradient stands out most, chosen anew at every ``rechoose``-th step."""
 
-    def __init__(self, candidates: rows.Candidates, *, rechoose: int) -> None:
-        super().__init__(np.stack([row.x for row in candidates.rows]), [row.y for row in candidates.rows])
+    def __init__(self, candidates: rows.Candidates, *, copies: int, rechoose: int) -> None:
+        super().__init__(
+            np.stack([row.x for row in candidates.rows]), [row.y for row in candidates.rows], copies=copies
+        )
         self._candidates, self._rechoose = candidates, rechoose
         self._places: NDArray[np.int64] | None = None
 
@@ -235,9 +220,10 @@ class AdaptiveRow(CraftedRowSteps):
         chosen = found.rows[: self.candidates]
         candidates = self._candidates(scene, found, chosen)
         return Attack(
-            neighbours=Neighbours(scene.base, canary=BestRow(candidates, rechoose=self.rechoose)),
+            neighbours=Neighbours(scene.base, canary=BestRow(candidates, copies=self.copies, rechoose=self.rechoose)),
             distinguisher=self._ratio(scene, found, candidates, rechoose=self.rechoose),
             notes=(
+                *self._times("row"),
                 f"every {self.rechoose} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
                 *self._notes(scene),
             ),
@@ -263,9 +249,13 @@ class CraftedGradient(CraftedRowSteps):
         found = self.found(scene)
         gradient = scene.training.clip * found.untouched
         return Attack(
-            neighbours=Neighbours(scene.base, canary=GradientCanary(gradient)),
+            neighbours=Neighbours(scene.base, canary=GradientCanary(gradient, copies=self.copies)),
             distinguisher=self._ratio(scene, found, gradient),
-            notes=("the gradient is orthogonal to those of the other rows at shadow models", *self._notes(scene)),
+            notes=(
+                *self._times("gradient"),
+                "the gradient is orthogonal to those of the other rows at shadow models",
+                *self._notes(scene),
+            ),
         )
 
 

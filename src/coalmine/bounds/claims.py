@@ -152,10 +152,10 @@ def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int =
 
 
 def refutations(
-    claim: Claim, places: NDArray[np.int64], negatives: int, positives: int, *, level: float
+    claim: Claim, places: NDArray[np.int64], negatives: int, positives: int, *, level: float, copies: int = 1
 ) -> NDArray[np.bool_]:
     """Which of many audits refute the claim, from their false negatives as places on the fine lattice, a row each."""
-    null = _null(claim, 1, negatives, positives, _copies(level, negatives, _COPIES))
+    null = _null(claim, copies, negatives, positives, _copies(level, negatives, _COPIES))
     values = null.scaled(lattice(positives, fine=True)[places]).max(axis=1)
     return np.asarray(values > null.critical(level))
 

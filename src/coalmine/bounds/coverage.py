@@ -88,11 +88,13 @@ class Cell:
 
 def _families(known: Known) -> Iterator[tuple[str, Family, str]]:
     """The families to try on a mechanism, and whether it satisfies their assumption."""
-    yield "clopper_pearson", EpsilonDelta(delta=known.delta), WITHIN
+    yield "clopper_pearson", EpsilonDelta(delta=known.delta, copies=known.copies), WITHIN
     if known.gaussian or known.name == "Laplace":
         yield "gdp", Gdp(delta=known.delta), WITHIN if known.gaussian else OUTSIDE
     if known.mechanism is not None and known.analysis is not None:
-        family = DpSgdNoise(mechanism=known.mechanism, delta=known.delta, analysis=known.analysis, octave=64)
+        family = DpSgdNoise(
+            mechanism=known.mechanism, delta=known.delta, copies=known.copies, analysis=known.analysis, octave=64
+        )
         words = known.analysis.replace("_", " ")
         yield f"dpsgd ({words})", family, WITHIN
         yield f"dpsgd ({words}, own curves)", dataclasses.replace(family, weigh="curves"), WITHIN
@@ -203,11 +205,11 @@ def _trial_cells(known: Known, trials: int, repetitions: int, many: int, ranks_o
             continue
         optimistic = np.array([refuted_theta(scores, None, LEVEL, family)[0] for scores in audits])
         yield cell("optimistic", optimistic, ESTIMATE)
-        if isinstance(family, EpsilonDelta):
+        if isinstance(family, EpsilonDelta) and known.copies == 1:
             yield _anytime_cell(known, family, audits, fixed)
             yield _bayesian_cell(known, audits, fixed)
     for name, claim in () if ranks_only else _claims(known):
-        refuted = refutations(claim, places, trials, trials, level=LEVEL)
+        refuted = refutations(claim, places, trials, trials, level=LEVEL, copies=known.copies)
         yield _cell(known, f"{name}, refuted", trials, refuted)
 
 

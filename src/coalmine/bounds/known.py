@@ -47,6 +47,8 @@ class Known:
     gaussian: bool = False
     analysis: str | None = None
     mechanism: DpSgd | None = None
+    copies: int = 1
+    """How many rows the worlds differ in; ε is that of one."""
 
     @property
     def draws(self) -> int:
@@ -76,9 +78,11 @@ def _gaussian(rng: np.random.Generator, world: int, n: int) -> Array:
     return rng.standard_normal(n) + MU * world
 
 
-def every_step(mechanism: DpSgd) -> Sampler:
-    """The log likelihood ratio of all steps of DP-SGD."""
+def every_step(mechanism: DpSgd, copies: int = 1) -> Sampler:
+    """The log likelihood ratio of all steps of DP-SGD, for a row or for ``copies`` that are all alike."""
     q, sigma, steps = mechanism.sample_rate, mechanism.noise_multiplier, mechanism.steps
+    if copies > 1:
+        return _every_step_of_copies(q, sigma, steps, copies)
 
     def sample(rng: np.random.Generator, world: int, n: int) -> Array:
         seen = rng.standard_normal((n, steps), dtype=np.float32)
@@ -88,6 +92,22 @@ def every_step(mechanism: DpSgd) -> Sampler:
         ratio *= np.float32(q)
         ratio += np.float32(1.0 - q)
         return np.asarray(np.log(ratio).sum(axis=1, dtype=np.float64))
+
+    return sample
+
+
+def _every_step_of_copies(q: float, sigma: float, steps: int, copies: int) -> Sampler:
+    """Each step shows b + σ·z, where b ~ Binomial(k, q) of the copies are drawn; the mixture is summed term by term."""
+    chances = [math.comb(copies, b) * q**b * (1.0 - q) ** (copies - b) for b in range(copies + 1)]
+
+    def sample(rng: np.random.Generator, world: int, n: int) -> Array:
+        seen = sigma * rng.standard_normal((n, steps))
+        if world:
+            seen += rng.binomial(copies, q, size=(n, steps))
+        ratio = np.full_like(seen, chances[0])
+        for b in range(1, copies + 1):
+            ratio += chances[b] * np.exp((b * seen - 0.5 * b * b) / sigma**2)
+        return np.asarray(np.log(ratio).sum(axis=1))
 
     return sample
 
@@ -117,7 +137,13 @@ def _named(words: str, mechanism: DpSgd) -> str:
 
 
 def _dpsgd(
-    words: str, mechanism: DpSgd, delta: float, *, sampler: Sampler | None = None, epsilon: float | None = None
+    words: str,
+    mechanism: DpSgd,
+    delta: float,
+    *,
+    sampler: Sampler | None = None,
+    epsilon: float | None = None,
+    copies: int = 1,
 ) -> Known:
     """DP-SGD whose every step is seen; with a ``sampler``, its last iterate on linear losses."""
     from coalmine.accounting import last_iterate, standard
@@ -128,9 +154,10 @@ def _dpsgd(
         name=_named(words, mechanism),
         delta=delta,
         epsilon=accountant(mechanism, delta=delta).epsilon if epsilon is None else epsilon,
-        sampler=sampler or every_step(mechanism),
+        sampler=sampler or every_step(mechanism, copies),
         analysis=analysis,
         mechanism=mechanism,
+        copies=copies,
     )
 
 
@@ -154,6 +181,7 @@ def independent_trials(delta: float = 1e-5) -> tuple[Known, ...]:
             gaussian=True,
         ),
         _dpsgd("subsampled Gaussian", SUBSAMPLED, delta),
+        _dpsgd("two copies of the canary, every step seen", SUBSAMPLED, delta, copies=2),
         _dpsgd("last iterate of linear losses", LAST_ITERATE, delta, sampler=_last_iterate(LAST_ITERATE)),
         _dpsgd("rare canary, every step seen", RARE, delta),
         _dpsgd("rare canary, last iterate", RARE_LAST, delta, sampler=_last_iterate(RARE_LAST)),

@@ -139,15 +139,16 @@ class AdaptiveExample(_Adaptive, abc.ABC):
 
 
 class ChosenExample(AdaptiveExample, abc.ABC):
-    """Chooses each step, for every model of the stack, one of m examples that are known beforehand.
+    """Chooses each step, for every model of the stack, one of m examples that are known beforehand; ``copies`` of it.
 
     The examples stand in the table of rows like any other, so a step costs what it costs with a fixed example.
     """
 
-    def __init__(self, x: ArrayLike, y: ArrayLike) -> None:
-        """``x``: inputs ``[m, features...]``; ``y``: their labels ``[m]``."""
+    def __init__(self, x: ArrayLike, y: ArrayLike, *, copies: int = 1) -> None:
+        """``x``: inputs ``[m, features...]``; ``y``: labels ``[m]``; ``copies``: rows that are all the chosen one."""
         fixed = ExampleCanary(x, np.atleast_1d(y))
         self.x, self.y = fixed.x, fixed.y
+        self.copies = _validate.integer("copies", copies, at_least=1)
 
     @abc.abstractmethod
     def choose(self, state: StackState) -> NDArray[np.int64]:
@@ -166,8 +167,8 @@ class ChosenExample(AdaptiveExample, abc.ABC):
 
     def examples(self, state: StackState) -> tuple[Any, Any]:
         """As :class:`AdaptiveExample` says."""
-        places = self.places(state)
-        return self.x[places][:, None], self.y[places][:, None]
+        places = np.repeat(self.places(state)[:, None], self.copies, axis=1)
+        return self.x[places], self.y[places]
 
 
 class AdaptiveGradient(_Adaptive, abc.ABC):
@@ -235,6 +236,8 @@ class Neighbours:
         x, y = [self.base.x.reshape(self.base.rows, -1)], [self.base.y]
         if isinstance(self.canary, ExampleCanary | ChosenExample):
             x, y = [*x, self.canary.x.reshape(self.canary.y.size, -1)], [*y, self.canary.y]
+            if (missing := self.copies - self.canary.y.size) > 0:  # a place for each copy of a chosen example
+                x, y = [*x, np.zeros_like(x[0][:1]).repeat(missing, 0)], [*y, np.zeros(missing, dtype=np.int64)]
         elif isinstance(self.canary, AdaptiveExample):
             x, y = [*x, np.zeros_like(x[0][:1]).repeat(self.copies, 0)], [*y, np.zeros(self.copies, dtype=np.int64)]
         return np.concatenate(x), np.concatenate(y)

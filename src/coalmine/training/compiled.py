@@ -83,7 +83,7 @@ class CompiledSums:
             self._counts[position] = rows.size
         if self._canary is not None:
             for line, rows, place in zip(self._drawn, drawn, self._canary.places(state), strict=True):
-                line[: rows.size][rows == self._rows] += place
+                line[: rows.size][rows >= self._rows] = self._rows + place  # all copies are the chosen example
         table, vectors = self._table, self._vectors
         kernels.add_clipped_sums(
             *(row_storage(vectors.parameters), row_storage(vectors.gradient), self._drawn, self._counts),

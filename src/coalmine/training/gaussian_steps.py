@@ -34,15 +34,43 @@ _LEAST_SIGMA = 0.05
 """Without noise the ratio is 0 or infinite; scores then use this σ, which keeps them finite and in the same order."""
 
 
-def log_mixture(exponents: ArrayLike, *, sample_rate: float) -> NDArray[np.float64]:
+def log_mixture(
+    exponents: ArrayLike, *, sample_rate: float, copies: int = 1, half: ArrayLike = 0.0
+) -> NDArray[np.float64]:
     """ln((1 − q) + q·e^a), in log space: the log-likelihood ratio of a step whose canary is drawn with probability q.
+
+    Of ``copies`` = k canaries, each drawn on its own, j = 0, 1, …, k are drawn with the chance of Binomial(k, q). Where
+    one gives the exponent a = s − h, ``half`` = h being half its squared length, j of them give j·s − j²·h, so it is
+
+        ln Σ_j C(k, j) q^j (1 − q)^(k − j) · exp(j·a − j·(j − 1)·h).
+
+    Args:
+        exponents: a, one for each model.
+        sample_rate: q.
+        copies: k.
+        half: h, for each model or for all; needed with several copies alone.
+
+    Returns:
+        The ratios.
 
     >>> log_mixture([0.0, 99.5], sample_rate=0.01).round(4).tolist()
     [0.0, 94.8948]
+    >>> log_mixture([0.5], sample_rate=1.0, copies=3, half=0.25).tolist()
+    [0.0]
     """
     never = math.log1p(-sample_rate) if sample_rate < 1.0 else -math.inf
     drawn = math.log(sample_rate) if sample_rate > 0.0 else -math.inf
-    return np.asarray(np.logaddexp(never, drawn + np.asarray(exponents, dtype=np.float64)))
+    given = np.asarray(exponents, dtype=np.float64)
+    if copies == 1:
+        return np.asarray(np.logaddexp(never, drawn + given))
+    halves = np.asarray(half, dtype=np.float64)
+    total = np.full(given.shape, -math.inf)
+    for times in range(copies + 1):
+        some, others = (times * drawn if times else 0.0), ((copies - times) * never if times < copies else 0.0)
+        chance = math.lgamma(copies + 1) - math.lgamma(times + 1) - math.lgamma(copies - times + 1) + some + others
+        if chance > -math.inf:
+            total = np.logaddexp(total, chance + times * given - times * (times - 1) * halves)
+    return np.asarray(total)
 
 
 def log_ratio(projection: NDArray[np.float64], *, sample_rate: float, sigma: float) -> NDArray[np.float64]:

@@ -6,7 +6,9 @@ whether it was drawn. With the others' part taken as normal with mean m and cova
 
     LLR = ln((1 − q) + q·exp(wᵀ(G − m) − ½·wᵀg)),     w = Σ⁻¹ g,
 
-and the steps add up. With full batches the others' part is m itself, and the ratio is exact.
+and the steps add up. Of k such rows, each drawn on its own, j are drawn with the chance of Binomial(k, q), and the
+exponent is then j·wᵀ(G − m) − ½j²·wᵀg (:func:`coalmine.training.log_mixture`). With full batches the others' part is m
+itself, and the ratio is exact.
 """
 
 from __future__ import annotations
@@ -42,13 +44,15 @@ class WhitenedRatio(Distinguisher):
         network: Network,
         training: TrainingConfig,
         background: Background,
+        copies: int = 1,
         every: int,
         refresh: int = 1,
         rechoose: int = 1,
     ) -> None:
-        """``canary``: rows, of which the best counts at each model, or the clipped gradient itself."""
+        """``canary``: rows, of which the best counts at each model, or the clipped gradient; ``copies`` of it."""
         self._canary, self._base, self._network, self._training = canary, base, network, training
         self._background, self._every, self._refresh, self._rechoose = background, every, refresh, rechoose
+        self._copies = copies
         self._batch = training.expected_batch(base.rows)
         self._rate = training.rate(base.rows)
         self.start(np.zeros(0, dtype=np.int64))
@@ -72,7 +76,9 @@ class WhitenedRatio(Distinguisher):
         assert self._half is not None
         rest = iterate.private_gradient.double() * self._batch - self._mean
         exponents = (dots(self._white.expand_as(rest), rest) - self._half).cpu().numpy()
-        self._total += log_mixture(exponents, sample_rate=self._rate)
+        self._total += log_mixture(
+            exponents, sample_rate=self._rate, copies=self._copies, half=self._half.cpu().numpy()
+        )
 
     def _due(self, step: int) -> bool:
         """Whether the row or its gradient is looked at anew."""

@@ -41,7 +41,7 @@ class _Crafted:
     world 1 the chosen one is there ``copies`` times.
     """
 
-    copies: int = 1
+    copies: int = 2
     norms: tuple[float, ...] = (1.0, 2.5, 5.0)
     labels: int = 2
     shadows: int = 2
@@ -78,9 +78,9 @@ class CraftedRow(_Crafted):
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=Loss.view,
         access="black box (its loss at one point)",
-        modification="malicious sample",
+        modification="malicious samples",
         dataset="not modified",
-        summary="Adds the row that stands out most from the others and asks the final model for its loss there.",
+        summary="Adds two copies of the row that stands out most and asks the final model for its loss there.",
         paper=f"jagielski-2020, Algorithm 4, and {_SOURCE}",
         adds="chooses the row that the worlds differ in",
     )
@@ -117,9 +117,9 @@ class CraftedRowSteps(_Crafted):
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
         access="intermediate models",
-        modification="malicious sample",
+        modification="malicious samples",
         dataset="not modified",
-        summary="Adds the row that stands out most from the others and looks for its gradient in every step.",
+        summary="Adds two copies of the row that stands out most and looks for their gradient in every step.",
         paper=f"nasr-2021, Section IV-C; {_SOURCE}",
         adds="sees the model after every step",
     )
@@ -202,9 +202,9 @@ class AdaptiveRow(CraftedRowSteps):
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
         access="intermediate models",
-        modification="adaptive sample",
+        modification="adaptive samples",
         dataset="not modified",
-        summary="Adds at each step the row that stands out most then, and looks for its gradient in every step.",
+        summary="Two rows that are at each step the one that stands out most then; looks for their gradient in every step.",
         paper=f"nasr-2021, Section IV-D; {_SOURCE}",
         adds="chooses the row anew at every step",
     )
@@ -237,9 +237,9 @@ class CraftedGradient(CraftedRowSteps):
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
         access="intermediate models",
-        modification="malicious gradient",
+        modification="malicious gradients",
         dataset="not modified",
-        summary="Adds a gradient of its own where the other rows have none, and looks for it in every step.",
+        summary="Adds two rows with a gradient of its own where the others have none, and looks for it in every step.",
         paper="nasr-2021, Section IV-E; the direction by the other rows' gradients at shadow models",
         adds="gives a gradient instead of a row",
     )

@@ -40,6 +40,11 @@ def test_the_sign_follows_the_type():
     assert words.epsilon(Estimate(**common, method="gdp", copies=1)) == "ε ≈ 1.24"
 
 
+def test_several_rows_are_said():
+    found = sample.result(sample.adversary("one"), sample.adversary("two", copies=2, seed=2))
+    assert words.in_groups(found) == ["The worlds of two differ in 2 rows; the ε is for one row, by group privacy."]
+
+
 def test_confidence_is_not_lost_to_rounding():
     assert words.confidence(1.0 - (1.0 - 0.99)) == "99%"
     assert words.confidence(0.95) == "95%"

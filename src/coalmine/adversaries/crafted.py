@@ -60,10 +60,6 @@ class _Crafted:
         """The candidates, strongest first."""
         return rows.strongest(scene, norms=self.norms, labels=self.labels, shadows=self.shadows)
 
-    def _times(self, what: str) -> tuple[str, ...]:
-        """How often the worlds differ in it, where that is more than once."""
-        return () if self.copies == 1 else (f"world 1 has the {what} {self.copies} times; ε is for one row",)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CraftedRow(_Crafted):
@@ -99,7 +95,7 @@ class CraftedRow(_Crafted):
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
             distinguisher=Loss(best.x[None], [best.y]),
-            notes=(*self._times("row"), _final_words(best)),
+            notes=(_final_words(best),),
         )
 
 
@@ -137,7 +133,7 @@ class CraftedRowSteps(_Crafted):
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
             distinguisher=self._ratio(scene, found, self._candidates(scene, found, found.rows[:1])),
-            notes=(*self._times("row"), _words(best), *self._notes(scene)),
+            notes=(_words(best), *self._notes(scene)),
         )
 
     def _every(self, scene: Scene) -> int:
@@ -204,7 +200,7 @@ class AdaptiveRow(CraftedRowSteps):
         access="intermediate models",
         modification="adaptive samples",
         dataset="not modified",
-        summary="Two rows that are at each step the one that stands out most then; looks for their gradient in every step.",
+        summary="Adds two copies of the row that stands out most then, anew at each step; looks for their gradient.",
         paper=f"nasr-2021, Section IV-D; {_SOURCE}",
         adds="chooses the row anew at every step",
     )
@@ -223,7 +219,6 @@ class AdaptiveRow(CraftedRowSteps):
             neighbours=Neighbours(scene.base, canary=BestRow(candidates, copies=self.copies, rechoose=self.rechoose)),
             distinguisher=self._ratio(scene, found, candidates, rechoose=self.rechoose),
             notes=(
-                *self._times("row"),
                 f"every {self.rechoose} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
                 *self._notes(scene),
             ),
@@ -251,11 +246,7 @@ class CraftedGradient(CraftedRowSteps):
         return Attack(
             neighbours=Neighbours(scene.base, canary=GradientCanary(gradient, copies=self.copies)),
             distinguisher=self._ratio(scene, found, gradient),
-            notes=(
-                *self._times("gradient"),
-                "the gradient is orthogonal to those of the other rows at shadow models",
-                *self._notes(scene),
-            ),
+            notes=("the gradient is orthogonal to those of the other rows at shadow models", *self._notes(scene)),
         )
 
 

@@ -352,6 +352,7 @@ def sentences(result: AuditResult) -> list[str]:
                 else "is a prediction for one who sees the last model alone."
             )
         )
+    lines += words.in_groups(result)
     lines += words.caveats(result)
     if result.subject.own:
         lines += result.strongest.notes

@@ -190,6 +190,16 @@ def relation(value: Relation, copies: int) -> str:
     return f"{copies} equal rows added or removed" if value is Relation.ADD_REMOVE else f"{copies} rows replaced"
 
 
+def in_groups(result: AuditResult) -> list[str]:
+    """Which attacks differ in several rows, and for how many their ε is."""
+    several = [one for one in result.adversaries if one.copies > 1 and one.one_run is None]
+    return [
+        f"The worlds of {', '.join(one.label for one in several if one.copies == copies)} differ in {copies} rows; the "
+        "ε is for one row, by group privacy."
+        for copies in sorted({one.copies for one in several})
+    ]
+
+
 def trials(result: AuditResult) -> str:
     """How many trials were played, of how many that were asked for; a draw is no training."""
     parts = [f"{played(one)} for {one.label}" for one in result.adversaries if one.one_run is not None]

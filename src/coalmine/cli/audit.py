@@ -96,9 +96,8 @@ def audit(
     depends_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--depends-on",
             help="With --train: what else decides a training: name=path of a file or folder, or name=text:value "
-            "(repeatable).",
+            "(repeatable)."
         ),
     ] = None,
     messages: Annotated[

@@ -26,53 +26,42 @@ if TYPE_CHECKING:
 
 
 def plan(
-    epsilon: Annotated[float, typer.Option("--epsilon", help="The claim to refute: ε, at least 0.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ, from 0 up to, not including, 1.")],
-    confidence: Annotated[float, typer.Option("--confidence", help="Between 0 and 1.")] = 0.95,
+    epsilon: Annotated[float, typer.Option(help="The claim to refute: ε, at least 0.")],
+    delta: Annotated[float, typer.Option(help="δ, from 0 up to, not including, 1.")],
+    confidence: Annotated[float, typer.Option(help="Between 0 and 1.")] = 0.95,
     attack_epsilon: Annotated[
-        float | None,
-        typer.Option("--attack-epsilon", help="What the attack is worth: two Gaussians with this ε at δ."),
+        float | None, typer.Option(help="What the attack is worth: two Gaussians with this ε at δ.")
     ] = None,
-    power: Annotated[
-        float, typer.Option("--power", help="With --attack-epsilon: wanted chance of refuting the claim.")
-    ] = 0.8,
+    power: Annotated[float, typer.Option(help="With --attack-epsilon: wanted chance of refuting the claim.")] = 0.8,
     method: Annotated[
         str | None,
         typer.Option(
-            "--method",
-            help="All that apply if left out.",
-            **one_of("clopper-pearson", "gdp", "dpsgd", "one-run", "one-run-fdp"),
+            help="All that apply if left out.", **one_of("clopper-pearson", "gdp", "dpsgd", "one-run", "one-run-fdp")
         ),
     ] = None,
-    copies: Annotated[int, typer.Option("--copies", help="k: in how many rows the worlds differ.")] = 1,
-    sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q, for the method dpsgd.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="T, for the method dpsgd.")] = None,
+    copies: Annotated[int, typer.Option(help="k: in how many rows the worlds differ.")] = 1,
+    sample_rate: Annotated[float | None, typer.Option(help="q, for the method dpsgd.")] = None,
+    steps: Annotated[int | None, typer.Option(help="T, for the method dpsgd.")] = None,
     family: Annotated[
-        str | None,
-        typer.Option("--family", help="For dpsgd: standard is the default.", **one_of("standard", "last-iterate")),
+        str | None, typer.Option(help="For dpsgd: standard is the default.", **one_of("standard", "last-iterate"))
     ] = None,
     sampling: SamplingName = "poisson",
     relation: RelationName = "add-remove",
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One training: what m canaries prove and refute; see --canaries.")
     ] = False,
-    canaries: Annotated[
-        list[int] | None, typer.Option("--canaries", metavar="<int>", help="With --one-run: m; repeatable.")
-    ] = None,
+    canaries: Annotated[list[int] | None, typer.Option(metavar="<int>", help="With --one-run: m; repeatable.")] = None,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", help="With --one-run: train this for each m, for what it costs in accuracy."),
+        Path | None, typer.Option(help="With --one-run: train this for each m, for what it costs in accuracy.")
     ] = None,
     preset: Preset = None,
     kind: Annotated[
         str,
         typer.Option(
-            "--kind",
-            help="With --config or --preset: what canaries are.",
-            autocompletion=beginning_with(lambda: CANARIES),
+            help="With --config or --preset: what canaries are.", autocompletion=beginning_with(lambda: CANARIES)
         ),
     ] = "dirac",
-    data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where data sets lie.")] = None,
     as_json: Json = False,
 ) -> None:
     """How many trials are needed to refute a claim of ε, so that nobody runs an audit that cannot answer.

@@ -273,7 +273,7 @@ def _trials(
             raise InvalidInputError(f"threshold = {rule!r} is not allowed with counts: the counts have one already")
         evidence = _counts(counts)
         if method.from_counts is not None:
-            return method.from_counts(evidence, *common.values())
+            return method.from_counts(evidence, **common)
     else:
         _refuse(counts, "with --scores: the scores are counted here")
         if method.from_counts is not None:

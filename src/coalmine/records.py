@@ -75,15 +75,14 @@ class DpSgd:
     """With less no privacy is left (ε is above 500 000 for one step), and the analyses overflow."""
 
     def __post_init__(self) -> None:
-        checked: dict[str, object] = {
-            "sample_rate": _validate.unit("sample_rate", self.sample_rate),
-            "noise_multiplier": _validate.positive("noise_multiplier", self.noise_multiplier),
-            "steps": _validate.integer("steps", self.steps, at_least=1),
-            "sampling": Sampling.parse(self.sampling),
-            "relation": Relation.parse(self.relation),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        _validate.assign(
+            self,
+            sample_rate=_validate.unit("sample_rate", self.sample_rate),
+            noise_multiplier=_validate.positive("noise_multiplier", self.noise_multiplier),
+            steps=_validate.integer("steps", self.steps, at_least=1),
+            sampling=Sampling.parse(self.sampling),
+            relation=Relation.parse(self.relation),
+        )
         if self.noise_multiplier < self.SMALLEST_NOISE:
             raise _validate.reject("noise_multiplier", self.noise_multiplier, f"at least {self.SMALLEST_NOISE:g}")
         if self.sampling is Sampling.FULL and self.sample_rate != 1.0:
@@ -256,8 +255,7 @@ class Counts:
             k = _validate.integer(wrong, getattr(self, wrong), at_least=0)
             if k > n:
                 raise InvalidInputError(f"{wrong} = {k} is not allowed: expected at most {total} = {n}")
-            object.__setattr__(self, total, n)
-            object.__setattr__(self, wrong, k)
+            _validate.assign(self, **{total: n, wrong: k})
 
     @property
     def false_positive_rate(self) -> float:
@@ -324,9 +322,7 @@ class OneRunScores:
         if unique.size != names.size:
             twice = unique[counts > 1][0]
             raise InvalidInputError(f"id {twice!s} occurs more than once: expected one row for each canary")
-        object.__setattr__(self, "included", flags.astype(np.bool_))
-        object.__setattr__(self, "score", scores)
-        object.__setattr__(self, "ids", names)
+        _validate.assign(self, included=flags.astype(np.bool_), score=scores, ids=names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

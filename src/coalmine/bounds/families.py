@@ -161,8 +161,8 @@ class EpsilonDelta(Family):
     inner_level: float = dataclasses.field(default=0.02, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", _validate.half_open_unit("delta", self.delta))
-        object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+        copies = _validate.integer("copies", self.copies, at_least=1)
+        _validate.assign(self, delta=_validate.half_open_unit("delta", self.delta), copies=copies)
 
     @property
     def method(self) -> Method:
@@ -247,8 +247,8 @@ class Gdp(Family):
     inner_level: float = dataclasses.field(default=0.001, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
-        object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+        copies = _validate.integer("copies", self.copies, at_least=1)
+        _validate.assign(self, delta=_validate.open_unit("delta", self.delta), copies=copies)
 
     @property
     def method(self) -> Method:

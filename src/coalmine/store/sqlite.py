@@ -553,7 +553,7 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
     """A run with its counts."""
     row = database.execute("SELECT fingerprint, description, created FROM run WHERE id = ?", (run,)).fetchone()
     counts = database.execute(
-        "SELECT count(*) AS blocks, coalesce(sum(trials), 0) AS trials, coalesce(sum(failed), 0) AS failed,"
+        "SELECT count(*) AS blocks, coalesce(sum(trials), 0) AS trials, coalesce(sum(failed), 0) AS failed_trials,"
         " coalesce(sum(elapsed), 0.0) AS elapsed FROM block WHERE run = ?",
         (run,),
     ).fetchone()
@@ -568,12 +568,9 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
         fingerprint=row["fingerprint"],
         description=_database.table(row["description"]),
         created=row["created"],
-        blocks=counts["blocks"],
-        trials=counts["trials"],
+        **counts,
         wanted=max(wanted, counts["trials"]),
         failed_blocks=failed,
-        failed_trials=counts["failed"],
-        elapsed=counts["elapsed"],
         devices=tuple(device["device"] for device in devices),
         made=tuple((_database.table(row["versions"]), row["blocks"]) for row in made),
     )

@@ -254,9 +254,7 @@ class ProfileCurve(Lines):
             if bad.size:
                 allowed = "a number of at least 0" if name == "epsilons" else "a number from 0 to 1"
                 raise _validate.reject(f"{name}[{bad[0]}]", values[bad[0]].item(), allowed)
-        object.__setattr__(self, "epsilons", e)
-        object.__setattr__(self, "deltas", d)
-        object.__setattr__(self, "reverse", r)
+        _validate.assign(self, epsilons=e, deltas=d, reverse=r)
         usable = e <= 700.0  # e^ε is a floating-point number; leaving points out only lowers the curve
         e, d, r = e[usable], d[usable], r[usable]
         slopes, heights = np.concatenate([-np.exp(e), -np.exp(-e)]), np.concatenate([1.0 - d, np.exp(-e) * (1.0 - r)])

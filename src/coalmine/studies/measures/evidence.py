@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from coalmine.auditing.config import AdversarySection, AuditConfig
+from coalmine.auditing.config import AuditConfig
 from coalmine.auditing.proof import prove, scores_of
 from coalmine.auditing.setting import prepare
 from coalmine.bounds.methods import METHODS
@@ -34,7 +33,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     ``options.ours`` of the study says which of them stands beside the published value (by default "proved").
     """
     wanted = audits(study, cell, scale)
-    parts = list(itertools.chain.from_iterable(_parts(settings) for settings in wanted))
+    parts = [(settings, section) for settings in wanted for section in settings.adversary]
     best: dict[str, float | None] = dict.fromkeys(BOUNDS)  # None: no adversary has evidence of this kind
     trials, seconds, accuracy = 0, 0.0, None
     heuristic = None
@@ -71,10 +70,6 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         trials=trials,
         seconds=seconds,
     )
-
-
-def _parts(settings: AuditConfig) -> Iterator[tuple[AuditConfig, AdversarySection]]:
-    return ((settings, section) for section in settings.adversary)
 
 
 def _named(first: LowerBound, others: tuple[object, ...]) -> Iterator[tuple[str, float]]:

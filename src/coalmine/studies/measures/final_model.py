@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from coalmine import bounds
@@ -10,7 +9,7 @@ from coalmine.accounting import encoding
 from coalmine.auditing.config import AuditConfig
 from coalmine.auditing.proof import scores_of
 from coalmine.auditing.setting import prepare
-from coalmine.records import DpSgd, Relation
+from coalmine.records import Relation
 from coalmine.roles import View
 from coalmine.studies.cells import Cell, Scale, Study
 from coalmine.studies.measures import Bench, Measure, Measured
@@ -53,6 +52,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     known = found["if DP-SGD"]
     assert ours is not None
     assert known is not None
+    form = encoding.one_bit if section.options.get("form") == "one-bit" else encoding.linear
     return Measured(
         ours=ours,
         columns={
@@ -62,7 +62,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             "guarantee": guarantee,
             "share of ε": ours / guarantee if guarantee < math.inf else None,
             "of heuristic": ours / heuristic,
-            "exact": _exact(mechanism, delta=delta, options=section.options) if section.name == "encoding" else None,
+            "exact": form(mechanism, delta=delta).epsilon if section.name == "encoding" else None,
             "accuracy": played.accuracy,
         },
         proved=max(proved, known),
@@ -72,12 +72,6 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         trials=len(played.trials),
         seconds=played.trials.elapsed,
     )
-
-
-def _exact(mechanism: DpSgd, *, delta: float, options: dict[str, object]) -> float:
-    """What the form of the encoding leaks, by theory."""
-    form = encoding.one_bit if options.get("form") == "one-bit" else encoding.linear
-    return form(dataclasses.replace(mechanism), delta=delta).epsilon
 
 
 MEASURE = Measure(

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine._validate import counted
-from coalmine.cli._options import (
-    Accelerator,
-    Address,
-    Cpus,
-    DeviceName,
-    EngineName,
-    Gpus,
-    Memory,
-    Preset,
-    WorkerCount,
-    beginning_with,
-)
+from coalmine.cli._options import Preset, beginning_with, with_execution
 from coalmine.cli._output import Json, print_json, print_lines, print_table, print_verdict, working
 from coalmine.cli.adversaries import names as adversary_names
 from coalmine.errors import InvalidInputError
@@ -32,6 +21,7 @@ if TYPE_CHECKING:
     from coalmine.records import LowerBound
 
 
+@with_execution
 def audit(
     config: Annotated[
         Path | None, typer.Argument(help="What to audit, as TOML. Without it: the built-in example.")
@@ -112,14 +102,7 @@ def audit(
         list[str] | None, typer.Option(metavar="<str>", help="A word to find this audit by (repeatable).")
     ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
-    device: DeviceName = "cpu",
-    workers: WorkerCount = 0,
-    engine: EngineName = "local",
-    address: Address = None,
-    cpus: Cpus = 1.0,
-    gpus: Gpus = None,
-    memory: Memory = None,
-    accelerator: Accelerator = None,
+    execution: Any = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder with data files that are already there (or set COALMINE_DATA).")
     ] = None,
@@ -132,17 +115,6 @@ def audit(
     """
     from coalmine.auditing import config as configs
 
-    execution = configs.Execution(
-        device=device,
-        workers=workers,
-        data_dir=data_dir,
-        engine=engine,
-        address=address,
-        cpus=cpus,
-        gpus=gpus,
-        memory=memory,
-        accelerator=accelerator,
-    )
     overrides = list(set_ or [])
     if trials is not None:
         overrides.append(f"audit.trials={trials}")

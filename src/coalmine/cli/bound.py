@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coalmine.bounds.thresholds import Rule
     from coalmine.integrations.tool_files import ToolScores
     from coalmine.integrations.tool_formulas import ToolClaim
-    from coalmine.records import Counts, DpSgd, Estimate, LowerBound, OneRunScores, Scores
+    from coalmine.records import DpSgd, Estimate, LowerBound, OneRunScores, Scores
 
 _METHODS = ("clopper-pearson", "gdp", "dpsgd", "bayesian", "anytime", "one-run", "one-run-fdp")
 _SOURCES = ("auto", "coalmine", "jax-privacy", "opake", "privacyguard", "ml-privacy-meter")
@@ -213,16 +213,12 @@ def _refuse(options: dict[str, Any], where: str) -> None:
             raise InvalidInputError(f"{name} = {value} is not allowed {where}")
 
 
-def _counts(given: dict[str, int | None]) -> Counts:
-    """All four counts, or an error that names the missing one."""
-    from coalmine.records import Counts
-
+def _complete(given: dict[str, int | None], expected: str) -> dict[str, Any]:
+    """All of these counts, or an error that names the missing ones."""
     missing = ["--" + name.replace("_", "-") for name, value in given.items() if value is None]
     if missing:
-        raise InvalidInputError(
-            f"{', '.join(missing)} not given: expected all four counts, or --scores with a file of scores"
-        )
-    return Counts(**given)  # type: ignore[arg-type]
+        raise InvalidInputError(f"{', '.join(missing)} not given: expected {expected}")
+    return given
 
 
 def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
@@ -265,13 +261,14 @@ def _trials(
 ) -> LowerBound | Estimate:
     """Independent trials, counted or scored."""
     from coalmine import bounds
+    from coalmine.records import Counts
 
     evidence: Any
     threshold = None
     if scores is None:
         if rule is not None:
             raise InvalidInputError(f"threshold = {rule!r} is not allowed with counts: the counts have one already")
-        evidence = _counts(counts)
+        evidence = Counts(**_complete(counts, "all four counts, or --scores with a file of scores"))
         if method.from_counts is not None:
             return method.from_counts(evidence, **common)
     else:
@@ -302,12 +299,8 @@ def _one_run(
     pairs = None
     if scores is None:
         _refuse({"guess_in": numbers[0], "guess_out": numbers[1]}, "without --scores: the guesses are counted already")
-        missing = ["--" + name for name, value in guessed.items() if value is None]
-        if missing:
-            raise InvalidInputError(
-                f"{', '.join(missing)} not given: expected --canaries, --guesses and --correct, or --scores with a file"
-            )
-        evidence: Any = bounds.Guesses(**guessed)  # type: ignore[arg-type]
+        expected = "--canaries, --guesses and --correct, or --scores with a file"
+        evidence: Any = bounds.Guesses(**_complete(guessed, expected))
     else:
         _refuse(guessed, "with --scores: the guesses are counted here")
         evidence = scores

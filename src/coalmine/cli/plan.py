@@ -23,6 +23,7 @@ from coalmine.records import Relation
 
 if TYPE_CHECKING:
     from coalmine.bounds import Plan
+    from coalmine.records import Claim
 
 
 def plan(
@@ -77,15 +78,13 @@ def plan(
                 raise InvalidInputError(f"{name} is not allowed with one_run: expected it without --one-run")
         if relation_named(relation) is not Relation.ADD_REMOVE:
             raise InvalidInputError("relation is not allowed with one_run: canaries are added or left out")
-        _plan_one_run(
-            epsilon,
-            delta,
+        from coalmine.cli.one_run import show_plan
+
+        show_plan(
+            _one_run_claim(epsilon, delta, sample_rate, steps, sampling),
             confidence=confidence,
             attack_epsilon=attack_epsilon,
             canaries=canaries,
-            sample_rate=sample_rate,
-            steps=steps,
-            sampling=sampling,
             priced=None if config is None and preset is None else (config, preset, underscored(kind), data_dir),
             as_json=as_json,
         )
@@ -129,21 +128,9 @@ def plan(
         _show(plans)
 
 
-def _plan_one_run(
-    epsilon: float,
-    delta: float,
-    *,
-    confidence: float,
-    attack_epsilon: float | None,
-    canaries: list[int] | None,
-    sample_rate: float | None,
-    steps: int | None,
-    sampling: str,
-    priced: tuple[Path | None, str | None, str, str | None] | None,
-    as_json: bool,
-) -> None:
-    """The plan of one run: the claim is ε, or the DP-SGD whose noise just keeps it."""
-    from coalmine.cli.one_run import claim_of, show_plan
+def _one_run_claim(epsilon: float, delta: float, sample_rate: float | None, steps: int | None, sampling: str) -> Claim:
+    """What a plan of one run is held against: ε, or the DP-SGD whose noise just keeps it."""
+    from coalmine.cli.one_run import claim_of
 
     sigma = None
     if underscored(sampling) == "full" and sample_rate is None and steps is not None:
@@ -162,21 +149,13 @@ def _plan_one_run(
             delta=delta,
             sampling=Sampling.parse(underscored(sampling)),
         ).noise_multiplier
-    claim = claim_of(
+    return claim_of(
         epsilon=epsilon if sigma is None else None,
         delta=delta,
         noise_multiplier=sigma,
         sample_rate=sample_rate,
         steps=steps,
         sampling=sampling,
-    )
-    show_plan(
-        claim,
-        confidence=confidence,
-        attack_epsilon=attack_epsilon,
-        canaries=canaries,
-        priced=priced,
-        as_json=as_json,
     )
 
 

@@ -13,7 +13,7 @@ from coalmine._validate import counted
 from coalmine.auditing.proof import METHODS
 from coalmine.one_run.section import evidence
 from coalmine.report import render, words
-from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished
+from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult
@@ -47,7 +47,7 @@ def scores(section: Mapping[str, Any], *, width: int = WIDE, name: str = "one-ru
         for i, count in enumerate(np.histogram(values[chosen], edges)[0])
     ]
     bars = (
-        alt.Chart(alt.InlineData(values=rows))
+        chart_of(rows)
         .mark_bar(opacity=0.65, stroke=INK, strokeWidth=0.4)
         .encode(
             x=alt.X("from:Q", title="score (larger speaks for a canary that is in)"),
@@ -67,7 +67,7 @@ def scores(section: Mapping[str, Any], *, width: int = WIDE, name: str = "one-ru
     if (guess == "in").any():
         marks.append({"at": float(values[guess == "in"].min()), "what": "guessed in from here"})
     rules = (
-        alt.Chart(alt.InlineData(values=marks))
+        chart_of(marks)
         .mark_rule(color=INK, strokeWidth=1.5)
         .encode(
             x="at:Q",
@@ -104,7 +104,7 @@ def trade_off(section: Mapping[str, Any], *, width: int = NARROW, name: str = "o
     rows += [{"alarm": share, "miss": 1.0 - share, "name": names[""], "place": share} for share in (0.0, 1.0)]
     domain = list(names.values())
     lines = (
-        alt.Chart(alt.InlineData(values=rows))
+        chart_of(rows)
         .mark_line(strokeWidth=2, clip=True)
         .encode(
             x=alt.X("alarm:Q", title="false alarms (share of canaries left out)", scale=_UNIT, axis=_PERCENT),

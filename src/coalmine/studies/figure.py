@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 
 from coalmine.errors import UnsupportedError
-from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished
+from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 from coalmine.studies.cells import Study
 from coalmine.studies.run import CellResult
 
@@ -108,7 +108,7 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
         legend=legend if len(names) > 1 else None,
     )
     several = by == "color" and len(series) > 1
-    base = alt.Chart(alt.InlineData(values=rows))
+    base = chart_of(rows)
     layers: list[Any] = []
     if kind == "bars":
         bars = base.mark_bar(stroke=INK, strokeWidth=1)
@@ -150,6 +150,6 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
         layers.append(mark.transform_filter("isValid(datum.rule)").encode(x=x, y=alt.Y("rule:Q")))
     if spec.get("diagonal"):
         top = max(max(float(row["x"]), row["y"]) for row in rows)
-        ends = alt.Chart(alt.InlineData(values=[{"x": 0.0, "y": 0.0}, {"x": top, "y": top}]))
+        ends = chart_of([{"x": 0.0, "y": 0.0}, {"x": top, "y": top}])
         layers.insert(0, ends.mark_line(color=QUIET, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q"))
     return alt.layer(*layers).properties(width=width, height=300 if width > NARROW else 240)

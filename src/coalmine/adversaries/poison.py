@@ -9,7 +9,7 @@ from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters import shadow
 from coalmine.adversaries.crafters.adaptive import SIGNS, AdaptiveExamples
-from coalmine.adversaries.distinguishers.final import Loss
+from coalmine.adversaries.distinguishers.final import Loss, planted
 from coalmine.adversaries.distinguishers.trajectory import STATISTICS, LossOverSteps
 from coalmine.training import ExampleCanary, Neighbours
 
@@ -61,11 +61,7 @@ class StaticPoison:
     def craft(self, scene: Scene) -> Attack:
         """Craft the input; world 1 has it on top of the data."""
         query = self.query(scene)
-        return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(query.x, query.y)),
-            distinguisher=Loss(query.x[None], [query.y]),
-            notes=query.notes,
-        )
+        return planted(scene.base, query.x, query.y, *query.notes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -29,14 +29,6 @@ Name = Annotated[
     str,
     typer.Argument(help="The study, such as jagielski-2020/table-2.", autocompletion=beginning_with(_names)),
 ]
-ScaleName = Annotated[
-    str, typer.Option("--scale", help="A few cells in minutes, or all of the paper's.", **one_of("quick", "paper"))
-]
-CellName = Annotated[str | None, typer.Option("--cell", help="One cell alone, by its name.")]
-TrialCount = Annotated[
-    int | None,
-    typer.Option("--trials", help="Trials for each adversary, both worlds together, instead of the scale's."),
-]
 
 
 @study.command("list")
@@ -79,9 +71,13 @@ def show(name: Name, json: Json = False) -> None:
 @with_execution
 def run(
     name: Name,
-    scale: ScaleName = "quick",
-    cell: CellName = None,
-    trials: TrialCount = None,
+    scale: Annotated[
+        str, typer.Option(help="A few cells in minutes, or all of the paper's.", **one_of("quick", "paper"))
+    ] = "quick",
+    cell: Annotated[str | None, typer.Option(help="One cell alone, by its name.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials for each adversary, both worlds together, instead of the scale's.")
+    ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
     execution: Any = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,

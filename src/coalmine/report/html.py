@@ -82,7 +82,10 @@ def document(result: AuditResult) -> str:
         "caveats": words.caveats(result),
         "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
         "meaning": words.meaning(result),
-        "persons": _persons(result),
+        "persons": [
+            {"label": one.label, "lines": lines, "figure": _shown(wide, narrow)}
+            for one, lines, wide, narrow in persons.sections(result)
+        ],
         "gap": _gap(result),
         "ladder": tables.ladder(result),
         "theory": _theory(result, once),
@@ -95,14 +98,6 @@ def document(result: AuditResult) -> str:
         "seconds": f"{sum(one.seconds for one in result.adversaries):,.0f}",
     }
     return render_template({**context, "notes": once.notes})
-
-
-def _persons(result: AuditResult) -> list[dict[str, Any]]:
-    """How sure each adversary with beliefs became."""
-    return [
-        {"label": one.label, "lines": lines, "figure": _shown(wide, narrow)}
-        for one, lines, wide, narrow in persons.sections(result)
-    ]
 
 
 def _gap(result: AuditResult) -> dict[str, Any] | None:

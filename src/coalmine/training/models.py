@@ -38,13 +38,9 @@ class BlackBox:
     def __init__(self, engine: Engine, parameters: Tensor, trials: NDArray[np.int64], network: Network) -> None:
         self._engine = engine
         self._parameters = parameters
-        self._trials = trials
-        self._shape, self._classes = network.input_shape, network.classes
-
-    @property
-    def trials(self) -> NDArray[np.int64]:
+        self.trials = trials
         """The trial number of each model, ``[S]``."""
-        return self._trials
+        self._shape, self._classes = network.input_shape, network.classes
 
     def logits(self, x: ArrayLike) -> NDArray[np.float64]:
         """Outputs of every model at B inputs (before the softmax): ``[S, B, classes]``."""

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,23 +69,8 @@ class Vectors:
         return tensor / clip_divisors(in_parts(line_norms, tensor), clip=clip) / divisor
 
 
-class Sums(Protocol):
-    """Writes the clipped gradients of the rows that were drawn, over the expected batch size, into the gradient."""
-
-    def __call__(self, drawn: list[Any], state: StackState) -> None:
-        """One step."""
-        ...
-
-
-class NoSums:
-    """Base data without gradients."""
-
-    def __init__(self, vectors: Vectors) -> None:
-        self._vectors = vectors
-
-    def __call__(self, drawn: list[Any], state: StackState) -> None:
-        """Zero."""
-        self._vectors.gradient.zero_()
+Sums = Callable[[list[Any], StackState], object]
+"""Writes the clipped gradients of the rows that were drawn, over the expected batch size, into the gradient."""
 
 
 class AlikeSums:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coalmine.auditing.config import AdversarySection, AuditConfig, Execution
+from coalmine.auditing.config import AdversarySection, AuditConfig, AuditSection, Execution
 from coalmine.auditing.judge import Evidence
 from coalmine.auditing.run import game_of
 from coalmine.auditing.setting import Setting
@@ -57,6 +57,12 @@ class Measured:
     trials: int = 0
     seconds: float = 0.0
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def behind(question: AuditSection, *played: Evidence) -> dict[str, Any]:
+    """What stands behind a measure of audits: their δ and confidence, how many trials, and how long they took."""
+    trials, seconds = sum(len(one.trials) for one in played), sum(one.trials.elapsed for one in played)
+    return {"delta": question.delta, "confidence": question.confidence, "trials": trials, "seconds": seconds}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

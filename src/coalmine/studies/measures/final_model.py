@@ -12,7 +12,7 @@ from coalmine.auditing.setting import prepare
 from coalmine.records import Relation
 from coalmine.roles import View
 from coalmine.studies.cells import Cell, Scale, Study
-from coalmine.studies.measures import Bench, Measure, Measured
+from coalmine.studies.measures import Bench, Measure, Measured, behind
 
 
 def audits(study: Study, cell: Cell, scale: Scale) -> tuple[AuditConfig, ...]:
@@ -67,10 +67,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(proved, known),
         guarantee=guarantee if guarantee < math.inf else None,
-        delta=delta,
-        confidence=confidence,
-        trials=len(played.trials),
-        seconds=played.trials.elapsed,
+        **behind(settings.audit, played),
     )
 
 

@@ -23,7 +23,7 @@ from coalmine.one_run.design import Design
 from coalmine.one_run.judge import lower_bounds
 from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, OneRunScores, Sampling
 from coalmine.studies.cells import Cell, Scale, Study
-from coalmine.studies.measures import Bench, Measure, Measured, scenes
+from coalmine.studies.measures import Bench, Measure, Measured, behind, scenes
 
 
 def mechanism_of(tree: Any) -> tuple[DpSgd, float, float]:
@@ -161,10 +161,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(best.values()),
         guarantee=guarantee,
-        delta=settings.audit.delta,
-        confidence=settings.audit.confidence,
-        trials=len(played.trials),
-        seconds=played.trials.elapsed,
+        **behind(settings.audit, played),
     )
 
 

@@ -115,13 +115,9 @@ def audit(
     """
     from coalmine.auditing import config as configs
 
+    asked = {"trials": trials, "claim_epsilon": claim_epsilon, "control": control}
     overrides = list(set_ or [])
-    if trials is not None:
-        overrides.append(f"audit.trials={trials}")
-    if claim_epsilon is not None:
-        overrides.append(f"audit.claim_epsilon={claim_epsilon}")
-    if control is not None:
-        overrides.append(f"audit.control={str(control).lower()}")
+    overrides += [f"audit.{key}={str(value).lower()}" for key, value in asked.items() if value is not None]
     own: dict[str, object] = {"timeout": timeout, "batched": batched, "threads": threads}
     if train is not None or score is not None:
         if config is not None or preset is not None:

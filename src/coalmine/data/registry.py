@@ -172,10 +172,8 @@ def fetch(
     if place is None:
         folder = files.cache_folder() if data_dir is None else Path(data_dir)
         place = files.download(entry, folder, progress=progress)
-    elif place.source.can_be_fetched:
-        place = files.download(
-            entry, place.folder, progress=progress
-        )  # replaces a damaged file, leaves the others alone
+    elif place.source.can_be_fetched:  # a damaged file is replaced, the others are left alone
+        place = files.download(entry, place.folder, progress=progress)
     files.decode(entry, place, check=True)
     return place.folder / place.source.folder
 

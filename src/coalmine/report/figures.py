@@ -312,11 +312,10 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         for point in points
         if point[key] is not None and math.isfinite(point[key])
     ]
+    low, high = points[0]["trials"], points[-1]["trials"]
     if _promises(result):
         names["guarantee"] = "claim" if result.subject.own else "guarantee"
-        ends = (points[0]["trials"], points[-1]["trials"])
-        rows += [{"trials": n, "epsilon": result.promised, "name": names["guarantee"]} for n in ends]
-    low, high = points[0]["trials"], points[-1]["trials"]
+        rows += [{"trials": n, "epsilon": result.promised, "name": names["guarantee"]} for n in (low, high)]
     x = alt.X(
         "trials:Q",
         title=f"{plays} n, both worlds together (log scale)",

@@ -117,21 +117,13 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
         layers.append(bars.encode(x=x, y=y, color=color, xOffset=alt.XOffset(f"{beside}:N", sort=inner)))
     else:
         extra: dict[str, Any] = {}
-        if several:
-            line: dict[str, Any] = {
-                "symbolType": "stroke",
-                "symbolSize": 400,
-                "symbolStrokeColor": INK,
-                "symbolStrokeWidth": 2,
-            }
-            key = alt.Legend(title=None, orient="bottom", columns=4, **(line if kind == "lines" else {}))
-            if kind == "lines":
-                dashes = [_DASHES[i % len(_DASHES)] for i in range(len(series))]
-                extra["strokeDash"] = alt.StrokeDash(
-                    "series:N", sort=list(series), scale=alt.Scale(domain=list(series), range=dashes), legend=key
-                )
-            else:
-                extra["shape"] = alt.Shape("series:N", sort=list(series), legend=key)
+        key: dict[str, Any] = {"title": None, "orient": "bottom", "columns": 4}
+        if several and kind == "lines":
+            key |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeColor": INK, "symbolStrokeWidth": 2}
+            dashes = alt.Scale(domain=list(series), range=[_DASHES[i % len(_DASHES)] for i in range(len(series))])
+            extra["strokeDash"] = alt.StrokeDash("series:N", sort=list(series), scale=dashes, legend=alt.Legend(**key))
+        elif several:
+            extra["shape"] = alt.Shape("series:N", sort=list(series), legend=alt.Legend(**key))
         if kind == "lines":
             layers.append(base.mark_line(strokeWidth=2).encode(x=x, y=y, color=color, **extra))
             # Points of their own: as part of the line they would take the dashes out of the legend.

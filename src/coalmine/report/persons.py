@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from coalmine.identifiability.estimates import Beliefs, right_log_odds
+from coalmine.identifiability.estimates import right_log_odds
 from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished, slug
 from coalmine.report.words import certainty, up
 
@@ -28,17 +27,12 @@ def sections(result: AuditResult) -> list[tuple[AdversaryResult, list[str], Figu
     ]
 
 
-def _parts(one: AdversaryResult) -> tuple[Beliefs, NDArray[np.float64]]:
-    """The summary and every belief in the right world."""
-    odds = one.log_odds
-    assert one.beliefs is not None
-    assert odds is not None
-    return one.beliefs, np.asarray(special.expit(right_log_odds(odds)))
-
-
 def figure(one: AdversaryResult, *, width: int = WIDE) -> Figure:
     """The beliefs of all trainings as a distribution, with the limit drawn."""
-    found, right = _parts(one)
+    found, odds = one.beliefs, one.log_odds
+    assert found is not None
+    assert odds is not None
+    right = np.asarray(special.expit(right_log_odds(odds)))
     edges = np.linspace(0.0, 1.0, _BINS + 1)
     heights, _ = np.histogram(right, edges)
     rows = [

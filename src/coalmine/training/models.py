@@ -35,9 +35,16 @@ class Engine(Protocol):
 class BlackBox:
     """S trained models, shown through their outputs alone."""
 
-    def __init__(self, engine: Engine, parameters: Tensor, trials: NDArray[np.int64], network: Network) -> None:
-        self._engine = engine
-        self._parameters = parameters
+    def __init__(
+        self,
+        engine: Engine,
+        parameters: Tensor,
+        trials: NDArray[np.int64],
+        network: Network,
+        initial: Callable[[], Tensor] | None = None,
+    ) -> None:
+        """``initial`` gives the parameters that the trainings started from."""
+        self._engine, self._parameters, self._initial = engine, parameters, initial
         self.trials = trials
         """The trial number of each model, ``[S]``."""
         self._shape, self._classes = network.input_shape, network.classes
@@ -91,17 +98,6 @@ class BlackBox:
 class StackedModels(BlackBox):
     """S trained models with their parameters."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        parameters: Tensor,
-        trials: NDArray[np.int64],
-        network: Network,
-        initial: Callable[[], Tensor],
-    ) -> None:
-        super().__init__(engine, parameters, trials, network)
-        self._initial = initial
-
     @property
     def parameters(self) -> Tensor:
         """Parameters of every model, ``[S, P]``."""
@@ -110,4 +106,5 @@ class StackedModels(BlackBox):
     @functools.cached_property
     def initial_parameters(self) -> Tensor:
         """Parameters each training started from, ``[S, P]``, drawn again from their streams when first asked for."""
+        assert self._initial is not None
         return self._initial()

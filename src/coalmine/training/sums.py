@@ -133,12 +133,11 @@ class CanaryGradient(CanaryTerm):
     def add(self, own: Any) -> None:
         """The gradient, as often as a row of the canary was drawn."""
         gradient, now = self._vectors.gradient, self._now
+        assert now is not None
         if isinstance(own, Tensor):
-            assert now is not None
             gradient.addcmul_(now, own.to(now)[:, None])
             return
         times = np.asarray([len(rows) for rows in own])
-        assert now is not None
         if not times.any():
             return
         if gradient.shape[1] <= _SMALL:

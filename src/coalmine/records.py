@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Self, TypeAlias
@@ -52,6 +53,16 @@ class Sampling(Named):
     """Fixed-size batches from a random order; every row exactly once an epoch."""
     FULL = "full"
     """Every row in every step."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A frozen value that can be written as plain data."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types, with its kind spelled out: "lower_bound" for a LowerBound."""
+        kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        return {"kind": kind, **plain(dataclasses.asdict(self))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -100,7 +111,7 @@ class DpSgd:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _PrivacyStatement:
+class _PrivacyStatement(Record):
     """What a Guarantee and a Heuristic have in common: a point (ε, δ), how it was found, what it rests on."""
 
     epsilon: float
@@ -108,10 +119,6 @@ class _PrivacyStatement:
     analysis: str
     relation: Relation
     assumptions: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types, with the kind of statement spelled out."""
-        return {"kind": type(self).__name__.lower(), **plain(dataclasses.asdict(self))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -215,7 +222,7 @@ class Power:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Record):
     """What a judge says about a claim: the outcome, why, and what this evidence could have refuted.
 
     ``ceiling`` is the largest ε that a perfect attack could have proved with as many trials, by a method that decides.
@@ -229,10 +236,6 @@ class Verdict:
 
     def __str__(self) -> str:
         return self.outcome.value
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "verdict", **plain(dataclasses.asdict(self))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -326,7 +329,7 @@ class OneRunScores:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LowerBound:
+class LowerBound(Record):
     """An ε that the evidence proves: at the stated confidence, no smaller ε holds at this δ and relation.
 
     ``copies`` is k: the worlds differ in k rows, and ε is already per single row. ``counts`` are those of the threshold
@@ -347,13 +350,9 @@ class LowerBound:
     ceiling: float | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "lower_bound", **plain(dataclasses.asdict(self))}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(Record):
     """A best guess of ε from evidence, with an interval where there is one. It proves nothing and is never a bound."""
 
     epsilon: float
@@ -365,10 +364,6 @@ class Estimate:
     interval: tuple[float, float] | None = None
     credibility: float | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "estimate", **plain(dataclasses.asdict(self))}
 
 
 def content_hash(arrays: Mapping[str, ArrayLike]) -> str:

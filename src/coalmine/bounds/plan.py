@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -24,7 +23,7 @@ from coalmine.bounds.sup import false_negatives, invert, kept_level, simulate
 from coalmine.bounds.thresholds import Rule, Sup
 from coalmine.bounds.trials import ceiling_of
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.records import DpSgd, plain
+from coalmine.records import DpSgd, Record
 from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, largest_true, least_whole
 from coalmine.theory.rates import upper_limit
 
@@ -35,7 +34,7 @@ _SIMULATED_AUDITS = 1999
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Record):
     """How many trials in each world (canaries, for one run) refute ``claim``; None when ``most`` would not do.
 
     Without ``attack_epsilon`` the attack makes no error and ``trials`` is the least number at which the ceiling is
@@ -54,10 +53,6 @@ class Plan:
     trials: int | None
     ceiling: float | None
     most: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "plan", **plain(dataclasses.asdict(self))}
 
 
 def plan(

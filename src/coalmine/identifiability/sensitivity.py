@@ -26,7 +26,7 @@ from scipy.spatial import distance
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
-from coalmine.records import Relation
+from coalmine.records import Record, Relation
 
 DISSIMILARITIES = ("ssim", "euclidean", "manhattan", "hamming", "cosine")
 _BLOCK = 1024
@@ -71,7 +71,7 @@ def _clipped(name: str, gradient: ArrayLike, clip: float) -> Matrix:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Neighbour:
+class Neighbour(Record):
     """A neighbouring data set: without ``row``, or with ``replacement`` (a row held out) in its place.
 
     ``value`` is the dissimilarity that was searched for: with ``replacement`` that of the two rows (eq. 11), without it
@@ -93,10 +93,6 @@ class Neighbour:
         first = f"the {which}" if rank == 1 else f"number {rank} of the {which}"
         what = "sum of dissimilarities" if self.replacement is None else "dissimilarity"
         return f"{first} by {self.measure} ({what} {self.value:.6g})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "neighbour", **dataclasses.asdict(self)}
 
 
 def suggest(rows: ArrayLike, *, picture: tuple[int, ...] | None = None) -> str:

@@ -149,11 +149,9 @@ class TradeOff(Protocol):
 
     def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
         """The smallest false-negative rate of any test with false-positive rate ``alpha``."""
-        ...
 
     def __hash__(self) -> int:
         """Curves are values: what is simulated for one is kept."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,9 @@ class Engine(Protocol):
     @property
     def takes_tokens(self) -> bool:
         """Whether inputs are token numbers and not features."""
-        ...
 
     def logits(self, parameters: Tensor, x: Tensor, counts: Counts) -> Tensor:
         """Outputs of every model ``[S, P]`` at its inputs ``[S, W, ...]``: ``[S, W, classes]``."""
-        ...
 
 
 class BlackBox:

@@ -89,7 +89,7 @@ def plan(
     claim = _validate.at_most("claim", _validate.non_negative("claim", claim), _MOST_EPSILON)
     delta = _validate.half_open_unit("delta", delta)
     level = 1.0 - _validate.open_unit("confidence", confidence)
-    chosen = METHODS[_validate.choice("method", method, plannable())]
+    chosen = METHODS[_validate.choice("method", method, [*reading(Evidence.TRIALS), *_MOST_CANARIES])]
     power = _validate.open_unit("power", power)
     copies = _validate.integer("copies", copies, at_least=1)
     if threshold is not None and not isinstance(threshold, Sup):
@@ -197,11 +197,6 @@ def typical_bound(
         found = simulate(family, reached, n0, n1, simulations=_SIMULATED_AUDITS, seed=seed)
         theta = invert(family, n0, n1, float(np.quantile(found, 0.5, method="lower")), level=level, rule=Sup())
     return family.epsilon(theta) if theta > 0.0 else 0.0
-
-
-def plannable() -> list[str]:
-    """The names of the methods that have a plan."""
-    return [*reading(Evidence.TRIALS), *_MOST_CANARIES]
 
 
 def _hopeless(claimed: TradeOff, attack: TradeOff) -> bool:

@@ -168,9 +168,11 @@ def sentences(section: Mapping[str, Any]) -> list[str]:
     design, guesses, price = section["design"], section["guesses"], section["price"]
     runs = section["runs"]
     where = "one training" if runs == 1 else f"{runs} trainings together"
+    sides = (("guess_in", "highest scores are guessed in"), ("guess_out", "lowest scores are guessed out"))
+    fixed = [f"the {design[name]:,} {what}" for name, what in sides if design[name]]
     lines = [
         f"{design['canaries']:,} canaries were put into {where}, or left out, each by a fair coin of its own. Before a "
-        f"score was seen it was fixed that {' and '.join(_fixed(design))}. {guesses['correct']:,} of "
+        f"score was seen it was fixed that {' and '.join(fixed)}. {guesses['correct']:,} of "
         f"{guesses['guesses']:,} guesses were right.",
     ]
     if price is not None:
@@ -179,12 +181,6 @@ def sentences(section: Mapping[str, Any]) -> list[str]:
             f"{100 * price['without']:.1f}% without them (same start, batches and noise)."
         )
     return lines
-
-
-def _fixed(design: Mapping[str, Any]) -> list[str]:
-    """The guesses that were fixed beforehand, side by side."""
-    sides = (("guess_in", "highest scores are guessed in"), ("guess_out", "lowest scores are guessed out"))
-    return [f"the {design[name]:,} {what}" for name, what in sides if design[name]]
 
 
 def _right(guess: str, found: Mapping[str, int]) -> str:

@@ -49,14 +49,8 @@ class StaticPoison:
 
     def query(self, scene: Scene) -> shadow.Query:
         """The crafted input."""
-        return shadow.query(
-            scene,
-            shadows=self.shadows,
-            shadow_data=self.shadow_data,
-            shadow_steps=self.shadow_steps,
-            ascent_steps=self.ascent_steps,
-            ascent_rate=self.ascent_rate,
-        )
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(StaticPoison)}
+        return shadow.query(scene, **options)
 
     def craft(self, scene: Scene) -> Attack:
         """Craft the input; world 1 has it on top of the data."""

@@ -215,13 +215,9 @@ def run_own_training(
             load_function("score", score),
             worlds=load_worlds(worlds or f"{train.partition(':')[0]}:worlds"),
             control=None if control is None else load_function("control_train", control),
-            claim_epsilon=question.claim_epsilon,
             claim_dpsgd=None if claim_dpsgd is None else parse_dpsgd("claim_dpsgd", claim_dpsgd),
-            delta=question.delta,
-            confidence=question.confidence,
-            trials=question.trials,
-            seed=question.seed,
             watcher=watch,
+            **question.model_dump(include={"claim_epsilon", "delta", "confidence", "trials", "seed"}),
             **options,
         )
     return finish(result, json=json, report=report, store=options["store"])

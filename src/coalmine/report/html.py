@@ -67,7 +67,6 @@ def document(result: AuditResult) -> str:
     """The whole report."""
     once = Once()
     answer, reasons = summary.could_fail(result)
-    best, *others = result.ranked
     context = {
         "verdict": f"{words.verdict_line(result)}.",
         "outcome": result.verdict.outcome.value,
@@ -89,7 +88,7 @@ def document(result: AuditResult) -> str:
         "gap": _gap(result),
         "ladder": tables.ladder(result),
         "theory": _theory(result, once),
-        "adversaries": [_adversary(result, one, once) for one in (best, *others)],
+        "adversaries": [_adversary(result, one, once) for one in result.ranked],
         "confidence": words.confidence(result.config.audit.confidence),
         "repeat": repeat.steps(result),
         "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],

@@ -48,27 +48,21 @@ def ideal(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     mechanism, epsilon, delta = mechanism_of(cell.tree)
     m, confidence = int(cell.tree["canaries"]), float(cell.tree["confidence"])
     claim = MechanismClaim(mechanism=mechanism, delta=delta)
-    level = 1.0 - confidence
-    columns: dict[str, float | str | None] = {}
     choice = guessing.choose(claim, canaries=m, confidence=confidence, aim="bound")
     pair, law = (choice.guess_in, choice.guess_out), guessing.leak(claim)
     right = round(sum(pair) * guessing.right_share(law, m, pair))
     seen = Guesses(canaries=m, guesses=sum(pair), correct=right, sides=2 if all(pair) else 1)
-    columns["if DP-SGD"] = one_run_dpsgd(seen, mechanism=mechanism, delta=delta, confidence=confidence).epsilon
+    ours = one_run_dpsgd(seen, mechanism=mechanism, delta=delta, confidence=confidence).epsilon
     # The methods that assume nothing have other best numbers of guesses.
     said = EpsilonClaim(epsilon=epsilon, delta=delta)
-    for name, method in (("(ε, δ), p-value", "one_run"), ("(ε, δ), curve", "one_run_fdp")):
-        columns[name] = max(
-            guessing.expected_bound(said, law, m, one, method=method, level=level)
-            for one in guessing.candidates(m, one_sided=False)
-        )
-    columns["ε"] = epsilon
-    columns["guesses"] = float(sum(pair))
-    ours = columns["if DP-SGD"]
-    assert isinstance(ours, float)
+    tried = guessing.candidates(m, one_sided=False)
+    others = {
+        name: max(guessing.expected_bound(said, law, m, one, method=method, level=1.0 - confidence) for one in tried)
+        for name, method in (("(ε, δ), p-value", "one_run"), ("(ε, δ), curve", "one_run_fdp"))
+    }
     return Measured(
         ours=ours,
-        columns=columns,
+        columns={"if DP-SGD": ours, **others, "ε": epsilon, "guesses": float(sum(pair))},
         proved=ours,
         guarantee=epsilon,
         delta=delta,

@@ -137,7 +137,9 @@ def with_execution(command: Callable[..., int]) -> Callable[..., int]:
     parameters: list[inspect.Parameter] = []
     for one in inspect.signature(command).parameters.values():
         if one.name == "execution":
-            parameters += [one.replace(name=n, annotation=k, default=d) for n, (k, d) in _EXECUTION.items()]
+            parameters += [
+                one.replace(name=name, annotation=kind, default=default) for name, (kind, default) in _EXECUTION.items()
+            ]
         else:
             parameters.append(one.replace(annotation=hints[one.name]))
 

@@ -205,6 +205,12 @@ def instance(name: str, value: object, kind: type | tuple[type, ...]) -> None:
         raise reject(name, value, "an object of type " + " or ".join(k.__name__ for k in kinds))
 
 
+def assign(record: object, **values: object) -> None:
+    """Set fields of a frozen record that is being made, once they are checked."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
 def label(name: str, value: object) -> str:
     """A short text for people: 1 to 120 characters of one line.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, Self, TypeAlias
@@ -54,6 +55,16 @@ class Sampling(Named):
     """Every row in every step."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """A frozen value that can be written as plain data."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain JSON types, with its kind spelled out: "lower_bound" for a LowerBound."""
+        kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(self).__name__).lower()
+        return {"kind": kind, **plain(dataclasses.asdict(self))}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DpSgd:
     """DP-SGD as a mechanism: T steps, each a clipped gradient sum over a sampled batch plus Gaussian noise.
@@ -75,15 +86,14 @@ class DpSgd:
     """With less no privacy is left (ε is above 500 000 for one step), and the analyses overflow."""
 
     def __post_init__(self) -> None:
-        checked: dict[str, object] = {
-            "sample_rate": _validate.unit("sample_rate", self.sample_rate),
-            "noise_multiplier": _validate.positive("noise_multiplier", self.noise_multiplier),
-            "steps": _validate.integer("steps", self.steps, at_least=1),
-            "sampling": Sampling.parse(self.sampling),
-            "relation": Relation.parse(self.relation),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        _validate.assign(
+            self,
+            sample_rate=_validate.unit("sample_rate", self.sample_rate),
+            noise_multiplier=_validate.positive("noise_multiplier", self.noise_multiplier),
+            steps=_validate.integer("steps", self.steps, at_least=1),
+            sampling=Sampling.parse(self.sampling),
+            relation=Relation.parse(self.relation),
+        )
         if self.noise_multiplier < self.SMALLEST_NOISE:
             raise _validate.reject("noise_multiplier", self.noise_multiplier, f"at least {self.SMALLEST_NOISE:g}")
         if self.sampling is Sampling.FULL and self.sample_rate != 1.0:
@@ -101,7 +111,7 @@ class DpSgd:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class _PrivacyStatement:
+class _PrivacyStatement(Record):
     """What a Guarantee and a Heuristic have in common: a point (ε, δ), how it was found, what it rests on."""
 
     epsilon: float
@@ -109,10 +119,6 @@ class _PrivacyStatement:
     analysis: str
     relation: Relation
     assumptions: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types, with the kind of statement spelled out."""
-        return {"kind": type(self).__name__.lower(), **plain(dataclasses.asdict(self))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -216,7 +222,7 @@ class Power:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Record):
     """What a judge says about a claim: the outcome, why, and what this evidence could have refuted.
 
     ``ceiling`` is the largest ε that a perfect attack could have proved with as many trials, by a method that decides.
@@ -230,10 +236,6 @@ class Verdict:
 
     def __str__(self) -> str:
         return self.outcome.value
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "verdict", **plain(dataclasses.asdict(self))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,8 +258,7 @@ class Counts:
             k = _validate.integer(wrong, getattr(self, wrong), at_least=0)
             if k > n:
                 raise InvalidInputError(f"{wrong} = {k} is not allowed: expected at most {total} = {n}")
-            object.__setattr__(self, total, n)
-            object.__setattr__(self, wrong, k)
+            _validate.assign(self, **{total: n, wrong: k})
 
     @property
     def false_positive_rate(self) -> float:
@@ -324,13 +325,11 @@ class OneRunScores:
         if unique.size != names.size:
             twice = unique[counts > 1][0]
             raise InvalidInputError(f"id {twice!s} occurs more than once: expected one row for each canary")
-        object.__setattr__(self, "included", flags.astype(np.bool_))
-        object.__setattr__(self, "score", scores)
-        object.__setattr__(self, "ids", names)
+        _validate.assign(self, included=flags.astype(np.bool_), score=scores, ids=names)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LowerBound:
+class LowerBound(Record):
     """An ε that the evidence proves: at the stated confidence, no smaller ε holds at this δ and relation.
 
     ``copies`` is k: the worlds differ in k rows, and ε is already per single row. ``counts`` are those of the threshold
@@ -351,13 +350,9 @@ class LowerBound:
     ceiling: float | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "lower_bound", **plain(dataclasses.asdict(self))}
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(Record):
     """A best guess of ε from evidence, with an interval where there is one. It proves nothing and is never a bound."""
 
     epsilon: float
@@ -369,10 +364,6 @@ class Estimate:
     interval: tuple[float, float] | None = None
     credibility: float | None = None
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "estimate", **plain(dataclasses.asdict(self))}
 
 
 def content_hash(arrays: Mapping[str, ArrayLike]) -> str:

@@ -40,15 +40,12 @@ class Queries(Protocol):
     @property
     def trials(self) -> NDArray[np.int64]:
         """The trial number of each model, ``[S]``."""
-        ...
 
     def logits(self, x: ArrayLike) -> NDArray[np.float64]:
         """Outputs of every model at B inputs: ``[S, B, classes]``."""
-        ...
 
     def losses(self, x: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
         """Loss of every model at B labelled inputs: ``[S, B]``."""
-        ...
 
 
 @runtime_checkable
@@ -58,12 +55,10 @@ class Models(Queries, Protocol):
     @property
     def parameters(self) -> Any:
         """Parameters of every model, ``[S, P]``; not to be written to."""
-        ...
 
     @property
     def initial_parameters(self) -> Any:
         """Parameters each training started from, ``[S, P]``: they do not depend on the data."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

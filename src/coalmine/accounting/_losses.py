@@ -19,27 +19,31 @@ Array = NDArray[np.float64]
 @functools.lru_cache(maxsize=8)
 def composed(mechanism: DpSgd, coarser: float = 1.0) -> Any:
     """The composed privacy loss distribution of Poisson-sampled DP-SGD, 0 < q < 1, rounded to the safe side."""
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import privacy_loss_distribution
-
-    replaced = mechanism.relation is Relation.REPLACE
-    relation = NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE
     interval = coarser * _interval(mechanism)
     if interval > 500.0:  # the library takes the exponential of it
         least = "at least about 0.0001: with less no privacy is left, and the analysis of sampled batches overflows"
         raise _validate.reject("noise_multiplier", mechanism.noise_multiplier, least)
-    step = privacy_loss_distribution.from_gaussian_mechanism(
-        mechanism.noise_multiplier,
-        sampling_prob=mechanism.sample_rate,
-        value_discretization_interval=interval,
-        neighboring_relation=relation,
-    )
+    step = one_step(mechanism, interval)
     if mechanism.steps < 1000 or _largest_loss(mechanism) > 1500.0 * interval:
         return step.self_compose(mechanism.steps)
     # With few points the library computes points^steps as a whole number, which takes minutes: ten steps come first.
     tens, rest = divmod(mechanism.steps, 10)
     whole = step.self_compose(10, 0.0).self_compose(tens)
     return whole.compose(step.self_compose(rest, 0.0)) if rest else whole
+
+
+def one_step(mechanism: DpSgd, interval: float) -> Any:
+    """The privacy loss distribution of one step, its losses rounded up to multiples of ``interval``."""
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution
+
+    replaced = mechanism.relation is Relation.REPLACE
+    return privacy_loss_distribution.from_gaussian_mechanism(
+        mechanism.noise_multiplier,
+        sampling_prob=mechanism.sample_rate,
+        value_discretization_interval=interval,
+        neighboring_relation=NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE,
+    )
 
 
 def deltas(distribution: Any, epsilons: Array) -> tuple[Array, Array]:

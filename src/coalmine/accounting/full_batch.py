@@ -14,8 +14,6 @@ from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Heuristic, Sampling
 from coalmine.theory import curves
 
-ANALYSIS = "full_batch"
-
 
 def mu(mechanism: DpSgd) -> float:
     """μ = Δ·q·√T/σ of full-batch DP-GD with noise σ/q (last-iterate-2024, eq. 4 and Appendix B).
@@ -57,7 +55,7 @@ def _heuristic(mechanism: DpSgd, epsilon: float, delta: float) -> Heuristic:
     return Heuristic(
         epsilon=epsilon,
         delta=delta,
-        analysis=ANALYSIS,
+        analysis="full_batch",
         relation=mechanism.relation,
         assumptions=(
             "exact for full-batch DP-GD with noise σ/q (last-iterate-2024, eq. 4), not the algorithm given",

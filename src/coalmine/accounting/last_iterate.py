@@ -28,9 +28,6 @@ from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Heuristic, Relation, Sampling
 from coalmine.theory import curves
 
-ANALYSIS = "last_iterate"
-ANALYSIS_WORST = "last_iterate_worst"
-
 # ε of `worst` is certified to this much: no t ≤ T gives more than the returned value plus it.
 WORST_TOLERANCE = 1e-7
 _DELTA_FLOOR = 1e-15
@@ -116,9 +113,9 @@ def delta(mechanism: DpSgd, *, epsilon: float) -> Heuristic:
 
 def _heuristic(mechanism: DpSgd, epsilon: float, delta: float, *, worst_at: int | None = None) -> Heuristic:
     """The record, with what it rests on."""
-    analysis, assumptions = ANALYSIS, _ASSUMPTIONS
+    analysis, assumptions = "last_iterate", _ASSUMPTIONS
     if worst_at is not None:
-        analysis = ANALYSIS_WORST
+        analysis = "last_iterate_worst"
         assumptions = (*_ASSUMPTIONS, f"largest over all t ≤ {mechanism.steps} steps, reached at t = {worst_at}")
     return Heuristic(
         epsilon=epsilon, delta=delta, analysis=analysis, relation=mechanism.relation, assumptions=assumptions

@@ -44,15 +44,9 @@ def loss_law(mechanism: DpSgd) -> tuple[Array, Array, Array]:
         edges = np.linspace(-9.0, 9.0 + mu, _POINTS + 1)
         losses = mu * (0.5 * (edges[1:] + edges[:-1]) - mu / 2.0)
         return losses, np.diff(special.ndtr(edges - mu)), np.diff(special.ndtr(edges))
-    composed = _losses.composed(mechanism, 10.0)
-    try:
-        part = composed._pmf_remove
-        losses = (np.arange(part.size) + part._lower_loss) * part._discretization
-        inside = np.asarray(part._probs, dtype=np.float64)
-    except AttributeError:  # few losses, kept in another form
-        part = composed._pmf_remove.to_dense_pmf()
-        losses = (np.arange(part.size) + part._lower_loss) * part._discretization
-        inside = np.asarray(part._probs, dtype=np.float64)
-    inside = np.clip(inside, 0.0, None)
+    part = _losses.composed(mechanism, 10.0)._pmf_remove
+    part = part if hasattr(part, "_probs") else part.to_dense_pmf()  # few losses are kept in another form
+    losses = (np.arange(part.size) + part._lower_loss) * part._discretization
+    inside = np.clip(np.asarray(part._probs, dtype=np.float64), 0.0, None)
     outside = inside * np.exp(-np.minimum(losses, math.log(1e300)))
     return losses, inside / inside.sum(), outside / outside.sum()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from coalmine import _validate
 from coalmine.accounting import _losses, standard
 from coalmine.errors import UnsupportedError
-from coalmine.records import DpSgd, Guarantee, Relation, Sampling
+from coalmine.records import DpSgd, Guarantee, Sampling
 
 
 def merged(mechanisms: Sequence[DpSgd]) -> tuple[DpSgd, ...]:
@@ -59,7 +58,14 @@ def epsilon(mechanisms: Sequence[DpSgd], *, delta: float) -> Guarantee:
         raise UnsupportedError(
             f"delta = {delta!r} is below the rounding error of the PLD analysis of {whole.steps} steps"
         )
-    value = functools.reduce(lambda one, other: one.compose(other), _distributions(kinds)).get_epsilon_for_delta(left)
+    # All kinds of step on the coarsest grid that one of them needs.
+    sampled = [
+        DpSgd(sample_rate=min(one.sample_rate, 1.0 - 1e-9), noise_multiplier=one.noise_multiplier, steps=whole.steps)
+        for one in kinds
+    ]
+    interval = max(map(_losses._interval, sampled))
+    distributions = [_losses.one_step(one, interval).self_compose(one.steps) for one in kinds]
+    value = functools.reduce(lambda one, other: one.compose(other), distributions).get_epsilon_for_delta(left)
     words = ", and ".join(f"{one.steps} with q = {one.sample_rate:g}, σ = {one.noise_multiplier:g}" for one in kinds)
     return Guarantee(
         epsilon=float(value),
@@ -68,26 +74,3 @@ def epsilon(mechanisms: Sequence[DpSgd], *, delta: float) -> Guarantee:
         relation=kinds[0].relation,
         assumptions=(f"Poisson sampling; steps: {words}", "per-example gradients clipped; every iterate may be seen"),
     )
-
-
-def _distributions(kinds: Sequence[DpSgd]) -> list[Any]:
-    """The composed privacy loss distribution of each kind of step, all on the coarsest grid that one of them needs."""
-    from dp_accounting import NeighboringRelation
-    from dp_accounting.pld import privacy_loss_distribution
-
-    replaced = kinds[0].relation is Relation.REPLACE
-    steps = sum(one.steps for one in kinds)
-    sampled = [
-        DpSgd(sample_rate=min(one.sample_rate, 1.0 - 1e-9), noise_multiplier=one.noise_multiplier, steps=steps)
-        for one in kinds
-    ]
-    interval = max(map(_losses._interval, sampled))
-    return [
-        privacy_loss_distribution.from_gaussian_mechanism(
-            one.noise_multiplier,
-            sampling_prob=one.sample_rate,
-            value_discretization_interval=interval,
-            neighboring_relation=NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE,
-        ).self_compose(one.steps)
-        for one in kinds
-    ]

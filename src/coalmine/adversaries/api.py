@@ -6,9 +6,8 @@ import dataclasses
 from typing import ClassVar
 
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.final import Loss
+from coalmine.adversaries.distinguishers.final import Loss, planted
 from coalmine.adversaries.membership import Membership
-from coalmine.training import ExampleCanary, Neighbours
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +35,4 @@ class Api:
             return Membership().craft(scene)
         row = int(scene.stream("api row").integers(rows.rows))
         x, y = rows.x[row], int(rows.y[row])
-        return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(x, y)),
-            distinguisher=Loss(x[None], [y]),
-            notes=(f"the canary is held-out row {row}, label {y}",),
-        )
+        return planted(scene.base, x, y, f"the canary is held-out row {row}, label {y}")

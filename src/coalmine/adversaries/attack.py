@@ -80,7 +80,6 @@ class Shortcut(Protocol):
         self, trials: NDArray[np.int64], *, worlds: NDArray[np.int8], fingerprint: str, device: str
     ) -> NDArray[np.float64]:
         """One score a trial, a function of (fingerprint, trial, world) alone, whatever trials are asked together."""
-        ...
 
 
 class DrawnScores(abc.ABC):
@@ -175,4 +174,3 @@ class Adversary(Protocol):
 
     def craft(self, scene: Scene) -> Attack | ManyCanaries:
         """Choose the worlds for this scene and prepare the test that tells them apart; or choose many canaries."""
-        ...

@@ -13,9 +13,9 @@ from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.clipbkd import class_scores
 from coalmine.adversaries.crafters.differentiable import Differentiable
-from coalmine.adversaries.distinguishers.final import Loss
+from coalmine.adversaries.distinguishers.final import Loss, planted
 from coalmine.errors import UnsupportedError
-from coalmine.training import ExampleCanary, GivenWeights, Neighbours, takes_tokens
+from coalmine.training import GivenWeights, takes_tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,11 +52,7 @@ class BlankRow:
             label = _least_likely(scene, x)
         elif label >= scene.classes:
             raise _validate.reject("label", label, f"a label from 0 to {scene.classes - 1}")
-        return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(x, label)),
-            distinguisher=Loss(x[None], [label]),
-            notes=(f"the canary is a row of zeros with label {label}",),
-        )
+        return planted(scene.base, x, label, f"the canary is a row of zeros with label {label}")
 
 
 def _least_likely(scene: Scene, x: NDArray[Any]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -101,31 +101,28 @@ def _listed(name: str) -> Listed:
     """One name of the catalogue."""
     points = list(_points(tuple(sys.path)).select(name=name))
     if name in _OWN or name in _ROOMS:
-        kind = _OWN[name] if name in _OWN else _brought(name)
-        own = Listed(name=name, package="coalmine", version=coalmine.__version__, kind=kind)
-        if points:
-            return dataclasses.replace(own, kind=None, problem=f"{_packages(points)} brings another of that name")
-        return own
-    package = points[0].dist.name if points[0].dist else "?"
-    version = points[0].dist.version if points[0].dist else "?"
-    found = Listed(name=name, package=package, version=version, kind=None)
+        kind = _OWN.get(name) or metadata.EntryPoint(name=name, value=_ROOMS[name], group=GROUP).load()
+        problem = f"{_packages(points)} brings another of that name" if points else ""
+        package, version = "coalmine", coalmine.__version__
+    else:
+        kind, problem = _loaded(points)
+        dist = points[0].dist
+        package, version = (dist.name, dist.version) if dist else ("?", "?")
+    return Listed(name=name, package=package, version=version, kind=None if problem else kind, problem=problem)
+
+
+def _loaded(points: Sequence[metadata.EntryPoint]) -> tuple[type[Any] | None, str]:
+    """The class that another package brings, or why it cannot be used."""
     if len(points) > 1:
-        return dataclasses.replace(found, problem=f"{_packages(points)} each bring one of that name")
+        return None, f"{_packages(points)} each bring one of that name"
     try:
         kind = points[0].load()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code may raise anything
-        reason = f"{points[0].value} cannot be imported ({type(error).__name__}: {error})"
-        return dataclasses.replace(found, problem=reason)
-    if not _is_adversary(kind):
-        reason = f"{points[0].value} is no adversary: expected a dataclass with a ThreatModel, threat, and craft(scene)"
-        return dataclasses.replace(found, problem=reason)
-    return dataclasses.replace(found, kind=kind)
-
-
-def _brought(name: str) -> type[Any]:
-    """The class of an adversary that another room brings."""
-    found: type[Any] = metadata.EntryPoint(name=name, value=_ROOMS[name], group=GROUP).load()
-    return found
+        return None, f"{points[0].value} cannot be imported ({type(error).__name__}: {error})"
+    if _is_adversary(kind):
+        return kind, ""
+    expected = "expected a dataclass with a ThreatModel, threat, and craft(scene)"
+    return None, f"{points[0].value} is no adversary: {expected}"
 
 
 def _packages(points: Collection[metadata.EntryPoint]) -> str:

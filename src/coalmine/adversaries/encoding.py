@@ -62,16 +62,8 @@ class Encoding:
         _plain_sgd.require_cells("encoding", scene)
         if scene.sample_rate == 0.0:
             raise UnsupportedError("encoding needs a sampling rate above 0")
-        law = encoding_law.choose(
-            form=self.form,
-            steps=steps,
-            sample_rate=scene.sample_rate,
-            noise=training.noise_multiplier,
-            batch_size=self.batch_size,
-            amplification=self.amplification,
-            threshold=self.threshold,
-            delta=self.delta,
-        )
+        rate, noise = scene.sample_rate, training.noise_multiplier
+        law = encoding_law.choose(steps=steps, sample_rate=rate, noise=noise, **dataclasses.asdict(self))
         unit = -_plain_sgd.unit(scene, rows=law.rows)
         how = f"test at {law.threshold:g}, signs kept at ±" if law.form == "one-bit" else "values kept, amplified by "
         return Attack(

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from coalmine import _validate
 from coalmine.adversaries import _plain_sgd
 from coalmine.adversaries.attack import Attack, DrawnScores, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.final import Displacement, FinalLoss
+from coalmine.adversaries.distinguishers.final import Displacement, FinalLoss, planted
 from coalmine.errors import InvalidInputError
 from coalmine.roles import View
-from coalmine.training import Dataset, ExampleCanary, Neighbours, Vector, ZeroGradients, parameter_count
+from coalmine.training import Dataset, Neighbours, Vector, ZeroGradients, parameter_count
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -156,12 +156,7 @@ class LastIterateInput:
         others = base.without(row)
         if self.data == "blank":
             others = Dataset(np.zeros_like(others.x), np.full(others.rows, right))
-        x = base.x[row]
         note = f"the canary is row {row} with label {label} instead of {right}"
         if self.data == "blank":
             note += f"; the other {others.rows} rows are blank, label {right}"
-        return Attack(
-            neighbours=Neighbours(others, canary=ExampleCanary(x, label)),
-            distinguisher=FinalLoss(x[None], [label]),
-            notes=(note,),
-        )
+        return planted(others, base.x[row], label, note, seen=FinalLoss)

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
-from coalmine.adversaries.distinguishers.final import Loss
+from coalmine.adversaries.distinguishers.final import Loss, planted
 from coalmine.errors import InvalidInputError
-from coalmine.training import ExampleCanary, Neighbours
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,8 +41,4 @@ class Membership:
         row = int(scene.stream("membership row").integers(base.rows)) if self.row is None else self.row
         scene.check_row("row", row)
         x, y = base.x[row], int(base.y[row])
-        return Attack(
-            neighbours=Neighbours(base.without(row), canary=ExampleCanary(x, y)),
-            distinguisher=Loss(x[None], [y]),
-            notes=(f"the canary is row {row} of the data, label {y}",),
-        )
+        return planted(base.without(row), x, y, f"the canary is row {row} of the data, label {y}")

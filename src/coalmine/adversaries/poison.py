@@ -9,7 +9,7 @@ from coalmine import _validate
 from coalmine.adversaries.attack import Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters import shadow
 from coalmine.adversaries.crafters.adaptive import SIGNS, AdaptiveExamples
-from coalmine.adversaries.distinguishers.final import Loss
+from coalmine.adversaries.distinguishers.final import Loss, planted
 from coalmine.adversaries.distinguishers.trajectory import STATISTICS, LossOverSteps
 from coalmine.training import ExampleCanary, Neighbours
 
@@ -49,23 +49,13 @@ class StaticPoison:
 
     def query(self, scene: Scene) -> shadow.Query:
         """The crafted input."""
-        return shadow.query(
-            scene,
-            shadows=self.shadows,
-            shadow_data=self.shadow_data,
-            shadow_steps=self.shadow_steps,
-            ascent_steps=self.ascent_steps,
-            ascent_rate=self.ascent_rate,
-        )
+        options = {field.name: getattr(self, field.name) for field in dataclasses.fields(StaticPoison)}
+        return shadow.query(scene, **options)
 
     def craft(self, scene: Scene) -> Attack:
         """Craft the input; world 1 has it on top of the data."""
         query = self.query(scene)
-        return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(query.x, query.y)),
-            distinguisher=Loss(query.x[None], [query.y]),
-            notes=query.notes,
-        )
+        return planted(scene.base, query.x, query.y, *query.notes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

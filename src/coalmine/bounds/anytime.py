@@ -170,27 +170,20 @@ def anytime(
     return audit.bound()
 
 
-def _from_counts(method: str) -> Callable[[Counts, float, float, int, Relation], LowerBound]:
-    def bound(counts: Counts, delta: float, confidence: float, copies: int, relation: Relation) -> LowerBound:
-        return anytime(counts, delta=delta, confidence=confidence, method=method, copies=copies, relation=relation)
-
-    return bound
-
-
 ANYTIME = Method(
     name="anytime",
     words="Nothing assumed, may be stopped at any time",
     short="proved",
     evidence=Evidence.COUNTS,
     decides=True,
-    from_counts=_from_counts("clopper_pearson"),
+    from_counts=anytime,
 )
 ANYTIME_GDP = Method(
     name="anytime_gdp",
     words="If the leak is Gaussian, may be stopped at any time",
     short="if Gaussian",
     evidence=Evidence.COUNTS,
-    from_counts=_from_counts("gdp"),
+    from_counts=functools.partial(anytime, method="gdp"),
 )
 _OF: dict[str, tuple[Method, Callable[..., Family]]] = {
     CLOPPER_PEARSON.name: (ANYTIME, EpsilonDelta),

@@ -100,7 +100,5 @@ BAYESIAN = Method(
     short="estimated",
     evidence=Evidence.COUNTS,
     proves=False,
-    from_counts=lambda counts, delta, credibility, copies, relation: bayesian(
-        counts, delta=delta, credibility=credibility, copies=copies, relation=relation
-    ),
+    from_counts=lambda counts, *, confidence, **common: bayesian(counts, credibility=confidence, **common),
 )

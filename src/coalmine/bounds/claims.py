@@ -271,16 +271,7 @@ class _Null:
 
     def scaled(self, missed: NDArray[np.int64]) -> Array:
         """Every statistic of every row, scaled."""
-        return _scaled(self.statistics, missed, self.center, self.width)
-
-
-def _scaled(
-    statistics: tuple[Callable[[NDArray[np.int64]], Array], ...],
-    missed: NDArray[np.int64],
-    center: Array,
-    width: Array,
-) -> Array:
-    return (np.stack([one(missed) for one in statistics], axis=1) - center) / width
+        return (np.stack([one(missed) for one in self.statistics], axis=1) - self.center) / self.width
 
 
 @functools.lru_cache(maxsize=16)
@@ -298,19 +289,11 @@ def _null(claim: Claim, copies: int, n0: int, n1: int, simulations: int) -> _Nul
     center = np.median(first, axis=0)
     # Where most copies tie there is no width; what is left must still be far above rounding.
     width = np.maximum(np.quantile(first, 0.99, axis=0) - center, 1e-6 * (1.0 + np.abs(center)))
-    largest = np.concatenate(
-        [
-            _scaled(statistics, _simulated(curve, n0, n1, part, _SEED, at), center, width).max(axis=1)
-            for at, part in enumerate(_parts(simulations, n0))
-        ]
-    )
-    return _Null(tuple(named), statistics, center, width, np.sort(largest))
-
-
-def _parts(simulations: int, n0: int) -> list[int]:
-    """The copies in parts that fit into memory."""
-    most = max(1, 4_000_000 // lattice(n0).size)
-    return [min(most, simulations - start) for start in range(0, simulations, most)]
+    null = _Null(tuple(named), statistics, center, width, np.empty(0))
+    most = max(1, 4_000_000 // lattice(n0).size)  # copies that fit into memory
+    parts = [min(most, simulations - start) for start in range(0, simulations, most)]
+    largest = [null.scaled(_simulated(curve, n0, n1, part, _SEED, at)).max(axis=1) for at, part in enumerate(parts)]
+    return dataclasses.replace(null, largest=np.sort(np.concatenate(largest)))
 
 
 def _simulated(curve: TradeOff, n0: int, n1: int, simulations: int, seed: int, part: int = 0) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from scipy import special
 
 from coalmine import _validate
 from coalmine.bounds._row_minima import reached
-from coalmine.bounds.families import Gdp
+from coalmine.bounds.families import Family, Gdp
 from coalmine.bounds.method import Method
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Relation, Sampling
@@ -101,7 +101,7 @@ def _epsilon(mechanism: DpSgd, analysis: str, delta: float) -> float:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DpSgdNoise:
+class DpSgdNoise(Family):
     """DP-SGD like ``mechanism``, whose noise alone is not known: θ counts steps in 1/σ, ``octave`` to a doubling.
 
     ``analysis`` is "standard" (the adversary sees every iterate) or "last_iterate" (Theorem 1 of last-iterate-2024:
@@ -309,13 +309,10 @@ def _largest(holds: Callable[[int], bool], start: int, top: int) -> int:
     return low
 
 
-def _family(analysis: str) -> Callable[[float, int, DpSgd | None], DpSgdNoise]:
-    def make(delta: float, copies: int, mechanism: DpSgd | None) -> DpSgdNoise:
-        _validate.instance("mechanism", mechanism, DpSgd)
-        assert mechanism is not None
-        return DpSgdNoise(mechanism=mechanism, delta=delta, copies=copies, analysis=analysis)
-
-    return make
+def _members(delta: float, copies: int, mechanism: DpSgd | None, *, analysis: str) -> DpSgdNoise:
+    _validate.instance("mechanism", mechanism, DpSgd)
+    assert mechanism is not None
+    return DpSgdNoise(mechanism=mechanism, delta=delta, copies=copies, analysis=analysis)
 
 
 DPSGD = Method(
@@ -325,7 +322,7 @@ DPSGD = Method(
     base="dpsgd",
     variant="standard",
     needs_mechanism=True,
-    family=_family("standard"),
+    family=functools.partial(_members, analysis="standard"),
 )
 LAST_ITERATE = Method(
     name="dpsgd_last_iterate",
@@ -334,5 +331,5 @@ LAST_ITERATE = Method(
     base="dpsgd",
     variant="last_iterate",
     needs_mechanism=True,
-    family=_family("last_iterate"),
+    family=functools.partial(_members, analysis="last_iterate"),
 )

@@ -15,10 +15,10 @@ DpSgdNoise          1/σ (on a fine grid)     it is DP-SGD with the stated sampl
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,80 +32,75 @@ from coalmine.theory.curves import EpsilonDeltaCurve, GaussianCurve, TradeOff, g
 Array = NDArray[np.float64]
 
 
-class Family(Protocol):
-    """An ordered family of trade-off curves at one δ and number of copies."""
+class Family(abc.ABC):
+    """An ordered family of trade-off curves at one δ and number of copies. A value: results are kept by family."""
 
-    def __hash__(self) -> int:
-        """Families are values: results are kept by family."""
-        ...
+    delta: float
+    """The δ at which ε is stated."""
+    copies: int
+    """k: in how many rows the two worlds differ."""
+    inner_level: float
+    """Level of the rate limits inside :meth:`statistic`: a matter of tightness, not of validity."""
 
     @property
+    @abc.abstractmethod
     def method(self) -> Method:
         """The method that it belongs to."""
-        ...
 
     @property
-    def delta(self) -> float:
-        """The δ at which ε is stated."""
-        ...
-
-    @property
-    def copies(self) -> int:
-        """k: in how many rows the two worlds differ."""
-        ...
-
-    @property
-    def inner_level(self) -> float:
-        """Level of the rate limits inside :meth:`statistic`: a matter of tightness, not of validity."""
-        ...
-
-    @property
+    @abc.abstractmethod
     def assumptions(self) -> tuple[str, ...]:
         """What must be true of the mechanism, in words."""
-        ...
 
+    @abc.abstractmethod
     def critical(self, alpha: Array, beta: Array) -> Array:
         """For each pair of error rates the largest θ that they refute (0 where they refute none)."""
-        ...
 
     def most_refuted(self, alpha: Array, beta: Array) -> float:
         """The largest θ refuted by at least one of the pairs."""
-        ...
+        return float(np.max(self.critical(alpha, beta)))
 
     def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
         """The value of rank ``rank`` (from 0, ascending) among the row minima of :meth:`critical`."""
-        ...
+        return rank_of_row_minima(self.critical, self.curve, alpha, beta, rank)
 
     def search(self, holds: Callable[[float], bool], *, start: float = 0.0) -> float:
         """The largest θ that holds when the answer changes once from yes to no; 0 when none does.
 
-        ``start`` is where it is likely to be.
+        ``start`` is where it is likely to be; doubling and bisection need no such place.
         """
-        ...
+        if not holds(0.0):
+            return 0.0
+        high = 1.0
+        while holds(high):
+            if high > 1e3:
+                return high
+            high *= 2.0
+        return largest_true(holds, 0.0, high, relative=1e-12)
 
+    @abc.abstractmethod
     def near(self, mu: float) -> float:
         """The θ whose curve is near that of N(0, 1) against N(μ, 1)."""
-        ...
 
+    @abc.abstractmethod
     def statistic(self, alpha: Array, beta: Array) -> Array:
         """What the sup-test maximises: the evidence in a pair of rate limits, falling in both, free of θ."""
-        ...
 
     def evidence(self, alpha: Array, beta: Array) -> Array:
         """The statistic at every pair of the ascending limits ``alpha`` and ``beta``, as a table that falls in both."""
-        ...
+        return self.statistic(alpha[:, None], beta[None, :])
 
+    @abc.abstractmethod
     def curve(self, theta: float) -> TradeOff:
         """f_θ for worlds that differ in k rows."""
-        ...
 
+    @abc.abstractmethod
     def epsilon(self, theta: float) -> float:
         """The ε per row that the member θ has at δ, never rounded up."""
-        ...
 
+    @abc.abstractmethod
     def details(self, theta: float) -> dict[str, float]:
         """The parameter under its own name."""
-        ...
 
 
 def group_epsilon(larger: ArrayLike, smaller: ArrayLike, *, delta: float, copies: int) -> Array:
@@ -151,7 +146,7 @@ def _log_group_gap(epsilon: Array, p: Array, q: Array, delta: float, k: int) -> 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EpsilonDelta:
+class EpsilonDelta(Family):
     """All (ε, δ)-DP mechanisms at a fixed δ: θ is ε per row. No assumption on the mechanism.
 
     >>> family = EpsilonDelta(delta=1e-5)
@@ -166,8 +161,8 @@ class EpsilonDelta:
     inner_level: float = dataclasses.field(default=0.02, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", _validate.half_open_unit("delta", self.delta))
-        object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+        copies = _validate.integer("copies", self.copies, at_least=1)
+        _validate.assign(self, delta=_validate.half_open_unit("delta", self.delta), copies=copies)
 
     @property
     def method(self) -> Method:
@@ -188,14 +183,10 @@ class EpsilonDelta:
             group_epsilon(1.0 - alpha, beta, delta=self.delta, copies=self.copies),
         )
 
-    def most_refuted(self, alpha: Array, beta: Array) -> float:
-        """The largest ε refuted by at least one pair."""
-        return float(np.max(self.critical(alpha, beta)))
-
     def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
         """See :class:`Family`."""
         if self.copies == 1 or self.delta == 0.0:
-            return rank_of_row_minima(self.critical, self.curve, alpha, beta, rank)
+            return super().rank_of_row_minima(alpha, beta, rank)
         # Solving for ε in every entry is slow; asking the curve whether an entry lies below a given ε is not. With
         # δ = 0 every critical ε is at least as large, so that the search has an upper end.
         high = EpsilonDelta(delta=0.0, copies=self.copies).rank_of_row_minima(alpha, beta, rank)
@@ -212,10 +203,6 @@ class EpsilonDelta:
                 alpha, beta = alpha[keep], beta[keep]
         return low
 
-    def search(self, holds: Callable[[float], bool], *, start: float = 0.0) -> float:
-        """See :class:`Family`."""
-        return _search(holds)
-
     def near(self, mu: float) -> float:
         """See :class:`Family`: the ε of that Gaussian."""
         return gaussian_epsilon(mu / self.copies, delta=max(self.delta, 1e-12))
@@ -227,10 +214,6 @@ class EpsilonDelta:
             one = np.log(np.maximum(1.0 - self.delta - beta, tiny)) - np.log(np.maximum(alpha, tiny))
             two = np.log(np.maximum(1.0 - self.delta - alpha, tiny)) - np.log(np.maximum(beta, tiny))
         return np.asarray(np.maximum(one, two))
-
-    def evidence(self, alpha: Array, beta: Array) -> Array:
-        """See :class:`Family`."""
-        return self.statistic(alpha[:, None], beta[None, :])
 
     def curve(self, theta: float) -> TradeOff:
         """The curve of (kε, δ·(e^{kε} − 1)/(e^ε − 1))-DP: k rows, by group privacy."""
@@ -251,7 +234,7 @@ class EpsilonDelta:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Gdp:
+class Gdp(Family):
     """Gaussian trade-off curves: θ is μ between worlds that differ in k rows, so μ/k is the μ of one row.
 
     >>> round(Gdp(delta=1e-5).epsilon(1.0), 6)
@@ -264,8 +247,8 @@ class Gdp:
     inner_level: float = dataclasses.field(default=0.001, init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "delta", _validate.open_unit("delta", self.delta))
-        object.__setattr__(self, "copies", _validate.integer("copies", self.copies, at_least=1))
+        copies = _validate.integer("copies", self.copies, at_least=1)
+        _validate.assign(self, delta=_validate.open_unit("delta", self.delta), copies=copies)
 
     @property
     def method(self) -> Method:
@@ -286,18 +269,6 @@ class Gdp:
         """μ = Φ⁻¹(1 − α) − Φ⁻¹(β), clamped at 0: each direction for itself, never its size alone."""
         return np.maximum(0.0, self.statistic(alpha, beta))
 
-    def most_refuted(self, alpha: Array, beta: Array) -> float:
-        """The largest μ refuted by at least one pair."""
-        return float(np.max(self.critical(alpha, beta)))
-
-    def rank_of_row_minima(self, alpha: Array, beta: Array, rank: int) -> float:
-        """See :class:`Family`."""
-        return rank_of_row_minima(self.critical, self.curve, alpha, beta, rank)
-
-    def search(self, holds: Callable[[float], bool], *, start: float = 0.0) -> float:
-        """See :class:`Family`."""
-        return _search(holds)
-
     def near(self, mu: float) -> float:
         """See :class:`Family`."""
         return mu
@@ -306,10 +277,6 @@ class Gdp:
         """Φ⁻¹(1 − α) − Φ⁻¹(β), below 0 too."""
         with np.errstate(invalid="ignore"):
             return np.asarray(np.nan_to_num(-special.ndtri(alpha) - special.ndtri(beta), posinf=np.inf, neginf=-np.inf))
-
-    def evidence(self, alpha: Array, beta: Array) -> Array:
-        """See :class:`Family`."""
-        return self.statistic(alpha[:, None], beta[None, :])
 
     def curve(self, theta: float) -> TradeOff:
         """N(0, 1) against N(μ, 1)."""
@@ -322,18 +289,6 @@ class Gdp:
     def details(self, theta: float) -> dict[str, float]:
         """μ of one row."""
         return {"mu": theta / self.copies}
-
-
-def _search(holds: Callable[[float], bool]) -> float:
-    """The largest θ ≥ 0 that holds, by doubling and bisection."""
-    if not holds(0.0):
-        return 0.0
-    high = 1.0
-    while holds(high):
-        if high > 1e3:
-            return high
-        high *= 2.0
-    return largest_true(holds, 0.0, high, relative=1e-12)
 
 
 CLOPPER_PEARSON = Method(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from coalmine.bounds.families import Family
-    from coalmine.records import Counts, DpSgd, Estimate, LowerBound, Relation
+    from coalmine.records import DpSgd, Estimate, LowerBound
 
 
 class Evidence(StrEnum):
@@ -44,5 +44,5 @@ class Method:
     proves: bool = True
     needs_mechanism: bool = False
     family: Callable[[float, int, DpSgd | None], Family] | None = None
-    from_counts: Callable[[Counts, float, float, int, Relation], LowerBound | Estimate] | None = None
+    from_counts: Callable[..., LowerBound | Estimate] | None = None
     from_run: Callable[..., LowerBound] | None = None

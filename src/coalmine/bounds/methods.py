@@ -7,7 +7,7 @@ from typing import overload
 from coalmine import _validate
 from coalmine.bounds.anytime import ANYTIME, ANYTIME_GDP
 from coalmine.bounds.bayesian import BAYESIAN
-from coalmine.bounds.dpsgd import ANALYSES, DPSGD, LAST_ITERATE, DpSgdNoise
+from coalmine.bounds.dpsgd import DPSGD, LAST_ITERATE, DpSgdNoise
 from coalmine.bounds.families import CLOPPER_PEARSON, GDP, EpsilonDelta, Family, Gdp
 from coalmine.bounds.method import Evidence, Method
 from coalmine.bounds.one_run import ONE_RUN
@@ -151,7 +151,6 @@ def dpsgd(
     >>> 0.5 < found.details["noise_multiplier"] < 1.5
     True
     """
-    _validate.choice("family", family, ANALYSES)
     members = DpSgdNoise(mechanism=mechanism, delta=delta, copies=copies, analysis=family, weigh=weigh, added=added)
     return bound_trials(
         evidence, family=members, confidence=confidence, threshold=threshold, relation=mechanism.relation

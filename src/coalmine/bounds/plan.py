@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from scipy import special
@@ -24,7 +23,7 @@ from coalmine.bounds.sup import false_negatives, invert, kept_level, simulate
 from coalmine.bounds.thresholds import Rule, Sup
 from coalmine.bounds.trials import ceiling_of
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.records import DpSgd, plain
+from coalmine.records import DpSgd, Record
 from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, largest_true, least_whole
 from coalmine.theory.rates import upper_limit
 
@@ -35,7 +34,7 @@ _SIMULATED_AUDITS = 1999
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(Record):
     """How many trials in each world (canaries, for one run) refute ``claim``; None when ``most`` would not do.
 
     Without ``attack_epsilon`` the attack makes no error and ``trials`` is the least number at which the ceiling is
@@ -54,10 +53,6 @@ class Plan:
     trials: int | None
     ceiling: float | None
     most: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "plan", **plain(dataclasses.asdict(self))}
 
 
 def plan(
@@ -94,7 +89,7 @@ def plan(
     claim = _validate.at_most("claim", _validate.non_negative("claim", claim), _MOST_EPSILON)
     delta = _validate.half_open_unit("delta", delta)
     level = 1.0 - _validate.open_unit("confidence", confidence)
-    chosen = METHODS[_validate.choice("method", method, plannable())]
+    chosen = METHODS[_validate.choice("method", method, [*reading(Evidence.TRIALS), *_MOST_CANARIES])]
     power = _validate.open_unit("power", power)
     copies = _validate.integer("copies", copies, at_least=1)
     if threshold is not None and not isinstance(threshold, Sup):
@@ -202,11 +197,6 @@ def typical_bound(
         found = simulate(family, reached, n0, n1, simulations=_SIMULATED_AUDITS, seed=seed)
         theta = invert(family, n0, n1, float(np.quantile(found, 0.5, method="lower")), level=level, rule=Sup())
     return family.epsilon(theta) if theta > 0.0 else 0.0
-
-
-def plannable() -> list[str]:
-    """The names of the methods that have a plan."""
-    return [*reading(Evidence.TRIALS), *_MOST_CANARIES]
 
 
 def _hopeless(claimed: TradeOff, attack: TradeOff) -> bool:

@@ -174,7 +174,8 @@ def _refuted(family: Family, n0: int, n1: int, value: float, level: float, seed:
                 found.append((world0[rows], world1[rows]))
         return found
 
-    if sum(int(reaching(family.curve(0.0), *pair).sum()) for pair in _first(n0, n1, total, seed)) > allowed:
+    first = next(_copies(n0, n1, simulations=total, seed=seed))  # enough to see that a value is an everyday one
+    if int(reaching(family.curve(0.0), *first).sum()) > allowed:
         return 0.0  # not even "nothing leaks" is refuted
     (mu, step), low, high = _guess(family, n0, n1, value, min(2.0 * level, 0.5)), 0.0, math.inf
     least = 0.0
@@ -227,11 +228,6 @@ def _copies(n0: int, n1: int, *, simulations: int, seed: int) -> Iterator[tuple[
         world0 = np.ones((some, positions.size + 1))
         world0[:, :-1] = _order_statistics(zero, some, np.diff(positions, prepend=0, append=n0 + 1))
         yield world0, _order_statistics(one, some, np.diff(counts, prepend=0, append=n1 + 1))
-
-
-def _first(n0: int, n1: int, total: int, seed: int) -> Iterator[tuple[Array, Array]]:
-    """The first of the copies: enough to see that a value is an everyday one."""
-    yield next(_copies(n0, n1, simulations=total, seed=seed))
 
 
 def _order_statistics(rng: np.random.Generator, rows: int, gaps: NDArray[np.int64]) -> Array:

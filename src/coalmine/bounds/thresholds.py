@@ -24,8 +24,17 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 
 
+class _Named:
+    """A rule goes by its name, with its numbers where it has some."""
+
+    name: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 @dataclasses.dataclass(frozen=True)
-class Given:
+class Given(_Named):
     """World 1 is guessed when the score exceeds ``threshold``, which was fixed before the scores were seen."""
 
     threshold: float
@@ -40,7 +49,7 @@ class Given:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HoldOut:
+class HoldOut(_Named):
     """A random ``fraction`` of each world chooses the threshold; only the rest is counted."""
 
     fraction: float = 0.5
@@ -56,7 +65,7 @@ class HoldOut:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bonferroni:
+class Bonferroni(_Named):
     """The level shared equally among K thresholds.
 
     ``grid`` are K thresholds fixed before the scores were seen. Without a grid the thresholds are order positions of
@@ -80,17 +89,14 @@ class Bonferroni:
 
 
 @dataclasses.dataclass(frozen=True)
-class DKW:
+class DKW(_Named):
     """One band around each empirical distribution function that holds at all thresholds at once."""
 
     name: ClassVar[str] = "dkw"
 
-    def __str__(self) -> str:
-        return "dkw"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sup:
+class Sup(_Named):
     """The exact Monte-Carlo test of the best threshold; its proof is in docs/bounds.md.
 
     ``simulations`` is chosen from the confidence when it is None. ``seed`` fixes the simulated copies.
@@ -105,12 +111,9 @@ class Sup:
             _validate.integer("simulations", self.simulations, at_least=19, at_most=1_000_000)
         _validate.integer("seed", self.seed, at_least=0)
 
-    def __str__(self) -> str:
-        return "sup"
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ranks:
+class Ranks(_Named):
     """The exact Monte-Carlo test of all scores at once, by their ranks; its proof is in docs/bounds.md.
 
     The default where the trade-off curves are those of DP-SGD. ``seed`` fixes the simulated copies.
@@ -122,18 +125,12 @@ class Ranks:
     def __post_init__(self) -> None:
         _validate.integer("seed", self.seed, at_least=0)
 
-    def __str__(self) -> str:
-        return "ranks"
-
 
 @dataclasses.dataclass(frozen=True)
-class Optimistic:
+class Optimistic(_Named):
     """The best threshold of the same scores, not corrected for selection: an estimate, which proves nothing."""
 
     name: ClassVar[str] = "optimistic"
-
-    def __str__(self) -> str:
-        return "optimistic"
 
 
 Rule: TypeAlias = Given | HoldOut | Bonferroni | DKW | Sup | Ranks

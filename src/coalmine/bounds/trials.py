@@ -62,8 +62,7 @@ def bound_trials(
     """The lower bound that the evidence proves in ``family`` at ``confidence``.
 
     ``threshold`` says how the threshold of scores was chosen. When it is None that is :class:`Ranks` where the curves
-    are those of DP-SGD, else :class:`Sup`; with counts it must be
-    None, because their threshold is part of what was counted.
+    are those of DP-SGD, else :class:`Sup`; with counts it must be None: their threshold is part of what was counted.
     """
     evidence = check_evidence(evidence)
     level = 1.0 - _validate.open_unit("confidence", confidence)
@@ -246,17 +245,17 @@ def ceiling_of(family: Family, negatives: int, positives: int, *, level: float, 
         kept = ranks.kept_level(level) if isinstance(rule, Ranks) else kept_level(level, negatives, rule=rule)
         theta = sup_ceiling(family, negatives, positives, level=kept)
     else:
-        share0 = share1 = level / 2.0
+        share = level / 2.0
         if isinstance(rule, HoldOut):
             negatives -= held_out(negatives, rule)
             positives -= held_out(positives, rule)
         if isinstance(rule, Bonferroni):
             choices = len(rule.grid) if rule.grid is not None else lattice(negatives).size - 1
-            share0 = share1 = level / (2.0 * choices)
+            share = level / (2.0 * choices)
         if isinstance(rule, DKW):
-            alpha = np.minimum(1.0, np.array([dkw_width(negatives, share0)]))
-            beta = np.minimum(1.0, np.array([dkw_width(positives, share1)]))
+            alpha = np.minimum(1.0, np.array([dkw_width(negatives, share)]))
+            beta = np.minimum(1.0, np.array([dkw_width(positives, share)]))
         else:
-            alpha, beta = upper_limit([0], negatives, share0), upper_limit([0], positives, share1)
+            alpha, beta = upper_limit([0], negatives, share), upper_limit([0], positives, share)
         theta = family.most_refuted(alpha, beta)
     return family.epsilon(theta) if theta > 0.0 else 0.0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -79,14 +81,21 @@ EngineName = Annotated[
 Address = Annotated[
     str | None, typer.Option("--address", help="With --engine ray: the cluster (auto, or ray://host:port).")
 ]
-Cpus = Annotated[float, typer.Option("--cpus", help="With --engine ray: processor cores for each task.")]
-Gpus = Annotated[
-    float | None, typer.Option("--gpus", help="With --engine ray: GPUs for each task; a fraction shares one.")
-]
-Memory = Annotated[int | None, typer.Option("--memory", help="With --engine ray: bytes of memory for each task.")]
-Accelerator = Annotated[
-    str | None, typer.Option("--accelerator", help="With --engine ray: the kind of GPU, by Ray's name (H100).")
-]
+_Cpus = Annotated[float, typer.Option(help="With --engine ray: processor cores for each task.")]
+_Gpus = Annotated[float | None, typer.Option(help="With --engine ray: GPUs for each task; a fraction shares one.")]
+_Memory = Annotated[int | None, typer.Option(help="With --engine ray: bytes of memory for each task.")]
+_Accelerator = Annotated[str | None, typer.Option(help="With --engine ray: the kind of GPU, by Ray's name (H100).")]
+_EXECUTION: dict[str, tuple[Any, Any]] = {
+    "device": (DeviceName, "cpu"),
+    "workers": (WorkerCount, 0),
+    "engine": (EngineName, "local"),
+    "address": (Address, None),
+    "cpus": (_Cpus, 1.0),
+    "gpus": (_Gpus, None),
+    "memory": (_Memory, None),
+    "accelerator": (_Accelerator, None),
+}
+"""Where and how a command trains: the options of an Execution, and what they are unless told."""
 KeepIn = Annotated[
     Path | None, typer.Option("--store", help="Keep the result there too, for coalmine runs and coalmine view.")
 ]
@@ -117,6 +126,33 @@ SamplingName = Annotated[
         **one_of("poisson", "full", "shuffle"),
     ),
 ]
+
+
+def with_execution(command: Callable[..., int]) -> Callable[..., int]:
+    """A command whose parameter ``execution`` is an Execution: Typer shows the options of one in its place.
+
+    Where the data lie is an option of the command's own, ``data_dir``, and part of the Execution too.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    for one in inspect.signature(command).parameters.values():
+        if one.name == "execution":
+            parameters += [
+                one.replace(name=name, annotation=kind, default=default) for name, (kind, default) in _EXECUTION.items()
+            ]
+        else:
+            parameters.append(one.replace(annotation=hints[one.name]))
+
+    @functools.wraps(command)
+    def called(**given: Any) -> int:
+        from coalmine.auditing.config import Execution
+
+        chosen = {name: given.pop(name) for name in _EXECUTION}
+        return command(**given, execution=Execution(data_dir=given["data_dir"], **chosen))
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    return called
 
 
 def relation_named(name: str) -> Relation:

@@ -41,8 +41,8 @@ def account(
     sample_rate: SampleRate,
     noise_multiplier: NoiseMultiplier,
     steps: Steps,
-    delta: Annotated[float | None, typer.Option("--delta", help="δ, between 0 and 1; gives ε.")] = None,
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="ε, at least 0; gives δ instead.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ, between 0 and 1; gives ε.")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="ε, at least 0; gives δ instead.")] = None,
     sampling: SamplingName = "poisson",
     relation: RelationName = "add-remove",
     as_json: Json = False,
@@ -77,24 +77,17 @@ def _analyses(delta: float | None, epsilon: float | None) -> dict[str, Callable[
     """Every analysis, as a function of the mechanism alone."""
     from coalmine.accounting import full_batch, last_iterate, standard
 
-    if delta is not None:
-        return {
-            "standard": partial(standard.epsilon, delta=delta),
-            "rdp": partial(standard.epsilon, delta=delta, analysis="rdp"),
-            "gdp_clt": partial(standard.gdp_clt, delta=delta),
-            "last_iterate": partial(last_iterate.epsilon, delta=delta),
-            "last_iterate_worst": partial(last_iterate.worst, delta=delta),
-            "full_batch": partial(full_batch.epsilon, delta=delta),
-        }
-    assert epsilon is not None
-    return {
-        "standard": partial(standard.delta, epsilon=epsilon),
-        "rdp": partial(standard.delta, epsilon=epsilon, analysis="rdp"),
-        "gdp_clt": partial(standard.gdp_clt_delta, epsilon=epsilon),
-        "last_iterate": partial(last_iterate.delta, epsilon=epsilon),
-        "last_iterate_worst": partial(last_iterate.worst_delta, epsilon=epsilon),
-        "full_batch": partial(full_batch.delta, epsilon=epsilon),
+    pairs: dict[str, tuple[Callable[..., Guarantee | Heuristic], Callable[..., Guarantee | Heuristic]]] = {
+        "standard": (standard.epsilon, standard.delta),
+        "rdp": (partial(standard.epsilon, analysis="rdp"), partial(standard.delta, analysis="rdp")),
+        "gdp_clt": (standard.gdp_clt, standard.gdp_clt_delta),
+        "last_iterate": (last_iterate.epsilon, last_iterate.delta),
+        "last_iterate_worst": (last_iterate.worst, last_iterate.worst_delta),
+        "full_batch": (full_batch.epsilon, full_batch.delta),
     }
+    if delta is not None:
+        return {name: partial(of_delta, delta=delta) for name, (of_delta, _) in pairs.items()}
+    return {name: partial(of_epsilon, epsilon=epsilon) for name, (_, of_epsilon) in pairs.items()}
 
 
 def _entry(analysis: Callable[[DpSgd], Guarantee | Heuristic], mechanism: DpSgd) -> dict[str, Any]:

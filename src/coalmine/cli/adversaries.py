@@ -71,15 +71,13 @@ def _facts(one: dict[str, Any]) -> list[tuple[str, str]]:
     if "problem" in one:
         return [*package, ("cannot be used", one["problem"])]
     view = one["view"].replace("_", " ")
+    sees = view if one["access"] == view else f"{view}: {one['access']}"  # the paper's word too, if it says more
     options = ", ".join(
         f"{name} = {'chosen for you' if value is None else value}" for name, value in one["options"].items()
     )
     return [
         ("what", one["summary"]),
-        (
-            "sees",
-            view if one["access"] == view else f"{view}: {one['access']}",
-        ),  # the paper's word too, if it says more
+        ("sees", sees),
         ("changes", one["modification"]),
         ("other rows", one["dataset"]),
         ("options", options or "none"),

@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine._validate import counted
-from coalmine.cli._options import (
-    Accelerator,
-    Address,
-    Cpus,
-    DeviceName,
-    EngineName,
-    Gpus,
-    Memory,
-    Preset,
-    WorkerCount,
-    beginning_with,
-)
+from coalmine.cli._options import Preset, beginning_with, with_execution
 from coalmine.cli._output import Json, print_json, print_lines, print_table, print_verdict, working
 from coalmine.cli.adversaries import names as adversary_names
 from coalmine.errors import InvalidInputError
@@ -32,6 +21,7 @@ if TYPE_CHECKING:
     from coalmine.records import LowerBound
 
 
+@with_execution
 def audit(
     config: Annotated[
         Path | None, typer.Argument(help="What to audit, as TOML. Without it: the built-in example.")
@@ -96,9 +86,8 @@ def audit(
     depends_on: Annotated[
         list[str] | None,
         typer.Option(
-            "--depends-on",
             help="With --train: what else decides a training: name=path of a file or folder, or name=text:value "
-            "(repeatable).",
+            "(repeatable)."
         ),
     ] = None,
     messages: Annotated[
@@ -113,14 +102,7 @@ def audit(
         list[str] | None, typer.Option(metavar="<str>", help="A word to find this audit by (repeatable).")
     ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
-    device: DeviceName = "cpu",
-    workers: WorkerCount = 0,
-    engine: EngineName = "local",
-    address: Address = None,
-    cpus: Cpus = 1.0,
-    gpus: Gpus = None,
-    memory: Memory = None,
-    accelerator: Accelerator = None,
+    execution: Any = None,
     data_dir: Annotated[
         str | None, typer.Option(help="Folder with data files that are already there (or set COALMINE_DATA).")
     ] = None,
@@ -133,24 +115,9 @@ def audit(
     """
     from coalmine.auditing import config as configs
 
-    execution = configs.Execution(
-        device=device,
-        workers=workers,
-        data_dir=data_dir,
-        engine=engine,
-        address=address,
-        cpus=cpus,
-        gpus=gpus,
-        memory=memory,
-        accelerator=accelerator,
-    )
+    asked = {"trials": trials, "claim_epsilon": claim_epsilon, "control": control}
     overrides = list(set_ or [])
-    if trials is not None:
-        overrides.append(f"audit.trials={trials}")
-    if claim_epsilon is not None:
-        overrides.append(f"audit.claim_epsilon={claim_epsilon}")
-    if control is not None:
-        overrides.append(f"audit.control={str(control).lower()}")
+    overrides += [f"audit.{key}={str(value).lower()}" for key, value in asked.items() if value is not None]
     own: dict[str, object] = {"timeout": timeout, "batched": batched, "threads": threads}
     if train is not None or score is not None:
         if config is not None or preset is not None:
@@ -248,13 +215,9 @@ def run_own_training(
             load_function("score", score),
             worlds=load_worlds(worlds or f"{train.partition(':')[0]}:worlds"),
             control=None if control is None else load_function("control_train", control),
-            claim_epsilon=question.claim_epsilon,
             claim_dpsgd=None if claim_dpsgd is None else parse_dpsgd("claim_dpsgd", claim_dpsgd),
-            delta=question.delta,
-            confidence=question.confidence,
-            trials=question.trials,
-            seed=question.seed,
             watcher=watch,
+            **question.model_dump(include={"claim_epsilon", "delta", "confidence", "trials", "seed"}),
             **options,
         )
     return finish(result, json=json, report=report, store=options["store"])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from coalmine.bounds.thresholds import Rule
     from coalmine.integrations.tool_files import ToolScores
     from coalmine.integrations.tool_formulas import ToolClaim
-    from coalmine.records import Counts, DpSgd, Estimate, LowerBound, OneRunScores, Scores
+    from coalmine.records import DpSgd, Estimate, LowerBound, OneRunScores, Scores
 
 _METHODS = ("clopper-pearson", "gdp", "dpsgd", "bayesian", "anytime", "one-run", "one-run-fdp")
 _SOURCES = ("auto", "coalmine", "jax-privacy", "opake", "privacyguard", "ml-privacy-meter")
@@ -24,28 +24,22 @@ _RULES = "sup, ranks, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VA
 
 
 def bound(
-    delta: Annotated[float, typer.Option("--delta", help="δ, from 0 up to, not including, 1.")],
-    confidence: Annotated[float, typer.Option("--confidence", help="Between 0 and 1.")] = 0.95,
+    delta: Annotated[float, typer.Option(help="δ, from 0 up to, not including, 1.")],
+    confidence: Annotated[float, typer.Option(help="Between 0 and 1.")] = 0.95,
     method: Annotated[
         str | None,
         typer.Option(
-            "--method",
             help="clopper-pearson (assumes nothing; default), gdp, dpsgd, bayesian, anytime; with --one-run: one-run "
             "(default) or one-run-fdp.",
             autocompletion=beginning_with(lambda: _METHODS),
         ),
     ] = None,
-    false_positives: Annotated[
-        int | None, typer.Option("--false-positives", help="World-0 trials that were taken for world 1.")
-    ] = None,
-    negatives: Annotated[int | None, typer.Option("--negatives", help="Trials in world 0.")] = None,
-    false_negatives: Annotated[
-        int | None, typer.Option("--false-negatives", help="World-1 trials that were taken for world 0.")
-    ] = None,
-    positives: Annotated[int | None, typer.Option("--positives", help="Trials in world 1.")] = None,
+    false_positives: Annotated[int | None, typer.Option(help="World-0 trials that were taken for world 1.")] = None,
+    negatives: Annotated[int | None, typer.Option(help="Trials in world 0.")] = None,
+    false_negatives: Annotated[int | None, typer.Option(help="World-1 trials that were taken for world 0.")] = None,
+    positives: Annotated[int | None, typer.Option(help="Trials in world 1.")] = None,
     scores: Annotated[
-        Path | None,
-        typer.Option("--scores", help="CSV, JSON, Parquet or .npz: world,score; with --one-run: id,included,score."),
+        Path | None, typer.Option(help="CSV, JSON, Parquet or .npz: world,score; with --one-run: id,included,score.")
     ] = None,
     source: Annotated[
         str,
@@ -58,23 +52,18 @@ def bound(
     ] = "auto",
     scores_out: Annotated[
         Path | None,
-        typer.Option(
-            "--scores-out", help="With --from: the scores of non-members, where --scores holds those of members alone."
-        ),
+        typer.Option(help="With --from: the scores of non-members, where --scores holds those of members alone."),
     ] = None,
     member_scores: Annotated[
-        str, typer.Option("--member-scores", help="higher or lower: which scores speak for a member (world 1).")
+        str, typer.Option(help="higher or lower: which scores speak for a member (world 1).")
     ] = "higher",
-    threshold: Annotated[
-        str | None, typer.Option("--threshold", help=f"How the threshold of scores is chosen: {_RULES}.")
-    ] = None,
-    copies: Annotated[int, typer.Option("--copies", help="k: in how many rows the worlds differ.")] = 1,
-    sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q, for the method dpsgd.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="T, for the method dpsgd.")] = None,
+    threshold: Annotated[str | None, typer.Option(help=f"How the threshold of scores is chosen: {_RULES}.")] = None,
+    copies: Annotated[int, typer.Option(help="k: in how many rows the worlds differ.")] = 1,
+    sample_rate: Annotated[float | None, typer.Option(help="q, for the method dpsgd.")] = None,
+    steps: Annotated[int | None, typer.Option(help="T, for the method dpsgd.")] = None,
     family: Annotated[
         str | None,
         typer.Option(
-            "--family",
             help="dpsgd: standard (default) or last-iterate; one-run-fdp: gdp (default) or epsilon-delta.",
             autocompletion=beginning_with(lambda: ("standard", "last-iterate", "gdp", "epsilon-delta")),
         ),
@@ -89,16 +78,12 @@ def bound(
             "ml-privacy-meter) a training for every score.",
         ),
     ] = None,
-    canaries: Annotated[int | None, typer.Option("--canaries", help="One run: number of canaries.")] = None,
-    guesses: Annotated[int | None, typer.Option("--guesses", help="One run: how many were guessed.")] = None,
-    correct: Annotated[int | None, typer.Option("--correct", help="One run: how many guesses were right.")] = None,
-    guess_in: Annotated[
-        int | None, typer.Option("--guess-in", help="One run, scores: highest scores guessed IN.")
-    ] = None,
-    guess_out: Annotated[
-        int | None, typer.Option("--guess-out", help="One run, scores: lowest scores guessed OUT.")
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the hold-out split, the simulations and ties.")] = 0,
+    canaries: Annotated[int | None, typer.Option(help="One run: number of canaries.")] = None,
+    guesses: Annotated[int | None, typer.Option(help="One run: how many were guessed.")] = None,
+    correct: Annotated[int | None, typer.Option(help="One run: how many guesses were right.")] = None,
+    guess_in: Annotated[int | None, typer.Option(help="One run, scores: highest scores guessed IN.")] = None,
+    guess_out: Annotated[int | None, typer.Option(help="One run, scores: lowest scores guessed OUT.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the hold-out split, the simulations and ties.")] = 0,
     as_json: Json = False,
 ) -> None:
     """The ε that trials prove: a lower bound that holds at the stated confidence, from counts, scores or one run.
@@ -228,16 +213,12 @@ def _refuse(options: dict[str, Any], where: str) -> None:
             raise InvalidInputError(f"{name} = {value} is not allowed {where}")
 
 
-def _counts(given: dict[str, int | None]) -> Counts:
-    """All four counts, or an error that names the missing one."""
-    from coalmine.records import Counts
-
+def _complete(given: dict[str, int | None], expected: str) -> dict[str, Any]:
+    """All of these counts, or an error that names the missing ones."""
     missing = ["--" + name.replace("_", "-") for name, value in given.items() if value is None]
     if missing:
-        raise InvalidInputError(
-            f"{', '.join(missing)} not given: expected all four counts, or --scores with a file of scores"
-        )
-    return Counts(**given)  # type: ignore[arg-type]
+        raise InvalidInputError(f"{', '.join(missing)} not given: expected {expected}")
+    return given
 
 
 def parse_rule(text: str, *, seed: int) -> Rule | Optimistic:
@@ -280,15 +261,16 @@ def _trials(
 ) -> LowerBound | Estimate:
     """Independent trials, counted or scored."""
     from coalmine import bounds
+    from coalmine.records import Counts
 
     evidence: Any
     threshold = None
     if scores is None:
         if rule is not None:
             raise InvalidInputError(f"threshold = {rule!r} is not allowed with counts: the counts have one already")
-        evidence = _counts(counts)
+        evidence = Counts(**_complete(counts, "all four counts, or --scores with a file of scores"))
         if method.from_counts is not None:
-            return method.from_counts(evidence, *common.values())
+            return method.from_counts(evidence, **common)
     else:
         _refuse(counts, "with --scores: the scores are counted here")
         if method.from_counts is not None:
@@ -317,12 +299,8 @@ def _one_run(
     pairs = None
     if scores is None:
         _refuse({"guess_in": numbers[0], "guess_out": numbers[1]}, "without --scores: the guesses are counted already")
-        missing = ["--" + name for name, value in guessed.items() if value is None]
-        if missing:
-            raise InvalidInputError(
-                f"{', '.join(missing)} not given: expected --canaries, --guesses and --correct, or --scores with a file"
-            )
-        evidence: Any = bounds.Guesses(**guessed)  # type: ignore[arg-type]
+        expected = "--canaries, --guesses and --correct, or --scores with a file"
+        evidence: Any = bounds.Guesses(**_complete(guessed, expected))
     else:
         _refuse(guessed, "with --scores: the guesses are counted here")
         evidence = scores

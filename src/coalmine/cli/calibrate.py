@@ -19,16 +19,13 @@ from coalmine.cli._output import Json, number, print_json, print_lines, print_ta
 
 
 def calibrate(
-    epsilon: Annotated[float, typer.Option("--epsilon", help="The ε that must not be exceeded, above 0.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ, between 0 and 1.")],
+    epsilon: Annotated[float, typer.Option(help="The ε that must not be exceeded, above 0.")],
+    delta: Annotated[float, typer.Option(help="δ, between 0 and 1.")],
     sample_rate: SampleRate,
     steps: Steps,
     analysis: Annotated[
         str,
-        typer.Option(
-            "--analysis",
-            help="Proved: standard, rdp. Predicted: last-iterate, last-iterate-worst, gdp-clt, full-batch.",
-        ),
+        typer.Option(help="Proved: standard, rdp. Predicted: last-iterate, last-iterate-worst, gdp-clt, full-batch."),
     ] = "standard",
     sampling: SamplingName = "poisson",
     relation: RelationName = "add-remove",

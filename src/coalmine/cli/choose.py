@@ -18,26 +18,18 @@ if TYPE_CHECKING:
 
 
 def choose(
-    delta: Annotated[
-        float | None, typer.Option("--delta", help="δ, between 0 and 1. With --config that of the config.")
-    ] = None,
+    delta: Annotated[float | None, typer.Option(help="δ, between 0 and 1. With --config that of the config.")] = None,
     belief: Annotated[
         float | None,
-        typer.Option(
-            "--belief", help="How sure an adversary may become that a record was used, above 0.5 and below 1."
-        ),
+        typer.Option(help="How sure an adversary may become that a record was used, above 0.5 and below 1."),
     ] = None,
     advantage: Annotated[
-        float | None,
-        typer.Option("--advantage", help="How much better than random guessing it may do, above 0 and below 1."),
+        float | None, typer.Option(help="How much better than random guessing it may do, above 0 and below 1.")
     ] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="T: number of training steps (1).")] = None,
-    sample_rate: Annotated[
-        float | None, typer.Option("--sample-rate", help="q: probability that a row is in a batch (1).")
-    ] = None,
+    steps: Annotated[int | None, typer.Option(help="T: number of training steps (1).")] = None,
+    sample_rate: Annotated[float | None, typer.Option(help="q: probability that a row is in a batch (1).")] = None,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", help="An audit's TOML file: try the noise on its data and model, in a short sweep."),
+        Path | None, typer.Option(help="An audit's TOML file: try the noise on its data and model, in a short sweep.")
     ] = None,
     preset: Preset = None,
     changes: Annotated[

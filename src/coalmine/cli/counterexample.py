@@ -22,17 +22,15 @@ def counterexample(
     sample_rate: SampleRate,
     noise_multiplier: NoiseMultiplier,
     steps: Steps,
-    delta: Annotated[float, typer.Option("--delta", help="δ, between 0 and 1.")],
+    delta: Annotated[float, typer.Option(help="δ, between 0 and 1.")],
     regularizer: Annotated[
-        float | None,
-        typer.Option("--regularizer", help="λ: weight of the quadratic regularizer, 0 (none) to 1 (forget all); 0.5."),
+        float | None, typer.Option(help="λ: weight of the quadratic regularizer, 0 (none) to 1 (forget all); 0.5.")
     ] = None,
     example: Annotated[
         str,
         typer.Option(
-            "--example",
             help="regularizer (Section 4.2), zeroing (4.1: the regularizer with λ = 1), or data that writes the whole "
-            "training into the final model (4.4): linear, or one-bit as in the paper.",
+            "training into the final model (4.4): linear, or one-bit as in the paper."
         ),
     ] = "regularizer",
     as_json: Json = False,

@@ -51,42 +51,39 @@ GuessOut = Annotated[int | None, typer.Option("--guess-out", help="Lowest scores
 @one_run.command("prepare", short_help="Write canaries, and their coins under seal.")
 def prepare(
     kind: Annotated[
-        str,
-        typer.Option("--kind", help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES)),
+        str, typer.Option(help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES))
     ],
-    canaries: Annotated[int, typer.Option("--canaries", help="m: canaries in each run.")],
-    out: Annotated[Path, typer.Option("--out", help="A new folder for all files.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ of the claim, between 0 and 1.")],
-    epsilon: Annotated[float | None, typer.Option("--epsilon", help="The claim is this ε at δ.")] = None,
+    canaries: Annotated[int, typer.Option(help="m: canaries in each run.")],
+    out: Annotated[Path, typer.Option(help="A new folder for all files.")],
+    delta: Annotated[float, typer.Option(help="δ of the claim, between 0 and 1.")],
+    epsilon: Annotated[float | None, typer.Option(help="The claim is this ε at δ.")] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option("--noise-multiplier", help="The claim is DP-SGD with this σ (sharper than ε alone).")
+        float | None, typer.Option(help="The claim is DP-SGD with this σ (sharper than ε alone).")
     ] = None,
-    sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q of the claimed DP-SGD.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="T of the claimed DP-SGD.")] = None,
+    sample_rate: Annotated[float | None, typer.Option(help="q of the claimed DP-SGD.")] = None,
+    steps: Annotated[int | None, typer.Option(help="T of the claimed DP-SGD.")] = None,
     sampling: SamplingName = "poisson",
     data: Annotated[
-        Path | None, typer.Option("--data", help="The user's rows, an .npz file with x and y (kinds that are rows).")
+        Path | None, typer.Option(help="The user's rows, an .npz file with x and y (kinds that are rows).")
     ] = None,
-    classes: Annotated[int | None, typer.Option("--classes", help="How many classes; from y if left out.")] = None,
-    scale: Annotated[float, typer.Option("--scale", help="low-variance: length of a canary's row.")] = 10.0,
-    vocabulary: Annotated[int | None, typer.Option("--vocabulary", help="Tokens: how many there are.")] = None,
-    length: Annotated[int | None, typer.Option("--length", help="Tokens: how many in a sequence.")] = None,
-    parameters: Annotated[int | None, typer.Option("--parameters", help="Gradients: parameters of the model.")] = None,
-    per_coordinate: Annotated[int, typer.Option("--per-coordinate", help="dirac: canaries to a parameter.")] = 1,
-    support: Annotated[int, typer.Option("--support", help="random-directions: parameters in each.")] = 64,
-    runs: Annotated[int, typer.Option("--runs", help="T trainings that are pooled, each with its own coins.")] = 1,
+    classes: Annotated[int | None, typer.Option(help="How many classes; from y if left out.")] = None,
+    scale: Annotated[float, typer.Option(help="low-variance: length of a canary's row.")] = 10.0,
+    vocabulary: Annotated[int | None, typer.Option(help="Tokens: how many there are.")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens: how many in a sequence.")] = None,
+    parameters: Annotated[int | None, typer.Option(help="Gradients: parameters of the model.")] = None,
+    per_coordinate: Annotated[int, typer.Option(help="dirac: canaries to a parameter.")] = 1,
+    support: Annotated[int, typer.Option(help="random-directions: parameters in each.")] = 64,
+    runs: Annotated[int, typer.Option(help="T trainings that are pooled, each with its own coins.")] = 1,
     confidence: Confidence = 0.95,
     guess_in: GuessIn = None,
     guess_out: GuessOut = None,
     method: Method = None,
     aim: Aim = "refute",
     attack_epsilon: Annotated[
-        float | None, typer.Option("--attack-epsilon", help="What the attack is expected to be worth: ε at δ.")
+        float | None, typer.Option(help="What the attack is expected to be worth: ε at δ.")
     ] = None,
-    form: Annotated[
-        str | None, typer.Option("--form", help="By the kind if left out.", **one_of("npz", "csv", "jsonl"))
-    ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Public: which canaries. Never decides a coin.")] = 0,
+    form: Annotated[str | None, typer.Option(help="By the kind if left out.", **one_of("npz", "csv", "jsonl"))] = None,
+    seed: Annotated[int, typer.Option(help="Public: which canaries. Never decides a coin.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Write canaries to include, canaries to score, and a sealed coin file; fix claim and guesses beforehand."""
@@ -172,24 +169,20 @@ def prepare(
 
 @one_run.command("judge")
 def judge(
-    run: Annotated[Path, typer.Option("--run", help="The folder that prepare wrote.")],
+    run: Annotated[Path, typer.Option(help="The folder that prepare wrote.")],
     scores: Annotated[
-        list[Path],
-        typer.Option("--scores", metavar="<path>", help="CSV, .npz or .jsonl with id and score; repeatable."),
+        list[Path], typer.Option(metavar="<path>", help="CSV, .npz or .jsonl with id and score; repeatable.")
     ],
-    manifest: Annotated[Path | None, typer.Option("--manifest", help="The manifest, if it lies elsewhere.")] = None,
-    seal: Annotated[Path | None, typer.Option("--seal", help="The seal, if it lies elsewhere.")] = None,
-    digest: Annotated[str | None, typer.Option("--digest", help="The manifest's digest as told beforehand.")] = None,
+    manifest: Annotated[Path | None, typer.Option(help="The manifest, if it lies elsewhere.")] = None,
+    seal: Annotated[Path | None, typer.Option(help="The seal, if it lies elsewhere.")] = None,
+    digest: Annotated[str | None, typer.Option(help="The manifest's digest as told beforehand.")] = None,
     control_run: Annotated[
-        Path | None,
-        typer.Option("--control-run", help="Another prepared run: the same training with half of its noise."),
+        Path | None, typer.Option(help="Another prepared run: the same training with half of its noise.")
     ] = None,
-    control_scores: Annotated[
-        list[Path] | None, typer.Option("--control-scores", metavar="<path>", help="Its scores.")
-    ] = None,
-    section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
-    figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
+    control_scores: Annotated[list[Path] | None, typer.Option(metavar="<path>", help="Its scores.")] = None,
+    section: Annotated[Path | None, typer.Option(help="Write everything for a report, as JSON.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the scores: .svg, .png or .pdf.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     store: KeepIn = None,
     name: Called = None,
     tag: Tagged = None,
@@ -213,29 +206,26 @@ def judge(
 
 @one_run.command("play")
 def play(
-    config: Annotated[Path | None, typer.Option("--config", help="What is trained, as for audit; TOML.")] = None,
+    config: Annotated[Path | None, typer.Option(help="What is trained, as for audit; TOML.")] = None,
     preset: Preset = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="<str>", help="Replace one value: section.key=value.")
     ] = None,
     kind: Annotated[
-        str,
-        typer.Option("--kind", help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES)),
+        str, typer.Option(help=f"What canaries are: {_KINDS}.", autocompletion=beginning_with(lambda: CANARIES))
     ] = "dirac",
-    canaries: Annotated[int, typer.Option("--canaries", help="m: canaries in each run.")] = 1000,
-    per_coordinate: Annotated[int, typer.Option("--per-coordinate", help="dirac: canaries to a parameter.")] = 1,
-    support: Annotated[int, typer.Option("--support", help="random-directions: parameters in each.")] = 64,
-    scale: Annotated[float, typer.Option("--scale", help="low-variance: length of a canary's row.")] = 10.0,
-    runs: Annotated[int, typer.Option("--runs", help="Trainings that are pooled.")] = 1,
-    references: Annotated[
-        int, typer.Option("--references", help="Rows: the attacker's own trainings, to compare with.")
-    ] = 0,
+    canaries: Annotated[int, typer.Option(help="m: canaries in each run.")] = 1000,
+    per_coordinate: Annotated[int, typer.Option(help="dirac: canaries to a parameter.")] = 1,
+    support: Annotated[int, typer.Option(help="random-directions: parameters in each.")] = 64,
+    scale: Annotated[float, typer.Option(help="low-variance: length of a canary's row.")] = 10.0,
+    runs: Annotated[int, typer.Option(help="Trainings that are pooled.")] = 1,
+    references: Annotated[int, typer.Option(help="Rows: the attacker's own trainings, to compare with.")] = 0,
     knows_batches: Annotated[
         bool,
         typer.Option("--knows-batches/--sees-steps-alone", help="Gradients: the attacker knows the other rows drawn."),
     ] = True,
     noise_factor: Annotated[
-        float, typer.Option("--noise-factor", help="Train with this share of the claimed noise: a broken training.")
+        float, typer.Option(help="Train with this share of the claimed noise: a broken training.")
     ] = 1.0,
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Play against half the noise too: it must be refuted.")
@@ -247,14 +237,12 @@ def play(
     guess_in: GuessIn = None,
     guess_out: GuessOut = None,
     aim: Aim = "refute",
-    seed: Annotated[
-        int | None, typer.Option("--seed", help="For a game that can be repeated; else fresh coins.")
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="Where to train.", **one_of("cpu", "cuda"))] = "cpu",
-    data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
-    section: Annotated[Path | None, typer.Option("--section", help="Write everything for a report, as JSON.")] = None,
-    figure: Annotated[Path | None, typer.Option("--figure", help="Draw the scores: .svg, .png or .pdf.")] = None,
-    report: Annotated[Path | None, typer.Option("--report", help="Write the report there: one HTML file.")] = None,
+    seed: Annotated[int | None, typer.Option(help="For a game that can be repeated; else fresh coins.")] = None,
+    device: Annotated[str, typer.Option(help="Where to train.", **one_of("cpu", "cuda"))] = "cpu",
+    data_dir: Annotated[str | None, typer.Option(help="Where data sets lie.")] = None,
+    section: Annotated[Path | None, typer.Option(help="Write everything for a report, as JSON.")] = None,
+    figure: Annotated[Path | None, typer.Option(help="Draw the scores: .svg, .png or .pdf.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write the report there: one HTML file.")] = None,
     store: KeepIn = None,
     name: Called = None,
     tag: Tagged = None,

@@ -23,56 +23,46 @@ from coalmine.records import Relation
 
 if TYPE_CHECKING:
     from coalmine.bounds import Plan
+    from coalmine.records import Claim
 
 
 def plan(
-    epsilon: Annotated[float, typer.Option("--epsilon", help="The claim to refute: ε, at least 0.")],
-    delta: Annotated[float, typer.Option("--delta", help="δ, from 0 up to, not including, 1.")],
-    confidence: Annotated[float, typer.Option("--confidence", help="Between 0 and 1.")] = 0.95,
+    epsilon: Annotated[float, typer.Option(help="The claim to refute: ε, at least 0.")],
+    delta: Annotated[float, typer.Option(help="δ, from 0 up to, not including, 1.")],
+    confidence: Annotated[float, typer.Option(help="Between 0 and 1.")] = 0.95,
     attack_epsilon: Annotated[
-        float | None,
-        typer.Option("--attack-epsilon", help="What the attack is worth: two Gaussians with this ε at δ."),
+        float | None, typer.Option(help="What the attack is worth: two Gaussians with this ε at δ.")
     ] = None,
-    power: Annotated[
-        float, typer.Option("--power", help="With --attack-epsilon: wanted chance of refuting the claim.")
-    ] = 0.8,
+    power: Annotated[float, typer.Option(help="With --attack-epsilon: wanted chance of refuting the claim.")] = 0.8,
     method: Annotated[
         str | None,
         typer.Option(
-            "--method",
-            help="All that apply if left out.",
-            **one_of("clopper-pearson", "gdp", "dpsgd", "one-run", "one-run-fdp"),
+            help="All that apply if left out.", **one_of("clopper-pearson", "gdp", "dpsgd", "one-run", "one-run-fdp")
         ),
     ] = None,
-    copies: Annotated[int, typer.Option("--copies", help="k: in how many rows the worlds differ.")] = 1,
-    sample_rate: Annotated[float | None, typer.Option("--sample-rate", help="q, for the method dpsgd.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="T, for the method dpsgd.")] = None,
+    copies: Annotated[int, typer.Option(help="k: in how many rows the worlds differ.")] = 1,
+    sample_rate: Annotated[float | None, typer.Option(help="q, for the method dpsgd.")] = None,
+    steps: Annotated[int | None, typer.Option(help="T, for the method dpsgd.")] = None,
     family: Annotated[
-        str | None,
-        typer.Option("--family", help="For dpsgd: standard is the default.", **one_of("standard", "last-iterate")),
+        str | None, typer.Option(help="For dpsgd: standard is the default.", **one_of("standard", "last-iterate"))
     ] = None,
     sampling: SamplingName = "poisson",
     relation: RelationName = "add-remove",
     one_run: Annotated[
         bool, typer.Option("--one-run", help="One training: what m canaries prove and refute; see --canaries.")
     ] = False,
-    canaries: Annotated[
-        list[int] | None, typer.Option("--canaries", metavar="<int>", help="With --one-run: m; repeatable.")
-    ] = None,
+    canaries: Annotated[list[int] | None, typer.Option(metavar="<int>", help="With --one-run: m; repeatable.")] = None,
     config: Annotated[
-        Path | None,
-        typer.Option("--config", help="With --one-run: train this for each m, for what it costs in accuracy."),
+        Path | None, typer.Option(help="With --one-run: train this for each m, for what it costs in accuracy.")
     ] = None,
     preset: Preset = None,
     kind: Annotated[
         str,
         typer.Option(
-            "--kind",
-            help="With --config or --preset: what canaries are.",
-            autocompletion=beginning_with(lambda: CANARIES),
+            help="With --config or --preset: what canaries are.", autocompletion=beginning_with(lambda: CANARIES)
         ),
     ] = "dirac",
-    data_dir: Annotated[str | None, typer.Option("--data-dir", help="Where data sets lie.")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Where data sets lie.")] = None,
     as_json: Json = False,
 ) -> None:
     """How many trials are needed to refute a claim of ε, so that nobody runs an audit that cannot answer.
@@ -88,15 +78,13 @@ def plan(
                 raise InvalidInputError(f"{name} is not allowed with one_run: expected it without --one-run")
         if relation_named(relation) is not Relation.ADD_REMOVE:
             raise InvalidInputError("relation is not allowed with one_run: canaries are added or left out")
-        _plan_one_run(
-            epsilon,
-            delta,
+        from coalmine.cli.one_run import show_plan
+
+        show_plan(
+            _one_run_claim(epsilon, delta, sample_rate, steps, sampling),
             confidence=confidence,
             attack_epsilon=attack_epsilon,
             canaries=canaries,
-            sample_rate=sample_rate,
-            steps=steps,
-            sampling=sampling,
             priced=None if config is None and preset is None else (config, preset, underscored(kind), data_dir),
             as_json=as_json,
         )
@@ -140,21 +128,9 @@ def plan(
         _show(plans)
 
 
-def _plan_one_run(
-    epsilon: float,
-    delta: float,
-    *,
-    confidence: float,
-    attack_epsilon: float | None,
-    canaries: list[int] | None,
-    sample_rate: float | None,
-    steps: int | None,
-    sampling: str,
-    priced: tuple[Path | None, str | None, str, str | None] | None,
-    as_json: bool,
-) -> None:
-    """The plan of one run: the claim is ε, or the DP-SGD whose noise just keeps it."""
-    from coalmine.cli.one_run import claim_of, show_plan
+def _one_run_claim(epsilon: float, delta: float, sample_rate: float | None, steps: int | None, sampling: str) -> Claim:
+    """What a plan of one run is held against: ε, or the DP-SGD whose noise just keeps it."""
+    from coalmine.cli.one_run import claim_of
 
     sigma = None
     if underscored(sampling) == "full" and sample_rate is None and steps is not None:
@@ -173,21 +149,13 @@ def _plan_one_run(
             delta=delta,
             sampling=Sampling.parse(underscored(sampling)),
         ).noise_multiplier
-    claim = claim_of(
+    return claim_of(
         epsilon=epsilon if sigma is None else None,
         delta=delta,
         noise_multiplier=sigma,
         sample_rate=sample_rate,
         steps=steps,
         sampling=sampling,
-    )
-    show_plan(
-        claim,
-        confidence=confidence,
-        attack_epsilon=attack_epsilon,
-        canaries=canaries,
-        priced=priced,
-        as_json=as_json,
     )
 
 

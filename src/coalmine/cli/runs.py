@@ -74,10 +74,7 @@ def _stored_result(entry: ResultEntry) -> dict[str, Any]:
         "result": entry.fingerprint,
         "name": entry.name,
         "tags": list(entry.tags),
-        "subject": said.get("subject"),
-        "claim": said.get("claim"),
-        "size": said.get("size"),
-        "faults": said.get("faults"),
+        **{key: said.get(key) for key in ("subject", "claim", "size", "faults")},
         "epsilon_lower": said.get("epsilon"),
         "verdict": said.get("outcome"),
         "versions": part(said, "versions"),
@@ -88,9 +85,7 @@ def _stored_result(entry: ResultEntry) -> dict[str, Any]:
 @runs.command("list", short_help="Every run, probe and one-run result, the oldest first.")
 def list_(
     store: StorePath = Path("coalmine.db"),
-    kind: Annotated[
-        str | None, typer.Option("--kind", help="Only these.", **one_of("audit", "probe", "one-run"))
-    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Only these.", **one_of("audit", "probe", "one-run"))] = None,
     json: Json = False,
 ) -> None:
     """Every run of an audit, every probe and every one-run result, the oldest first."""

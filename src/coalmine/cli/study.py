@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coalmine import _validate
-from coalmine.cli._options import (
-    Accelerator,
-    Address,
-    Cpus,
-    DeviceName,
-    EngineName,
-    Gpus,
-    Memory,
-    WorkerCount,
-    beginning_with,
-    one_of,
-)
+from coalmine.cli._options import beginning_with, one_of, with_execution
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
 
@@ -39,14 +28,6 @@ def _names() -> Iterable[str]:
 Name = Annotated[
     str,
     typer.Argument(help="The study, such as jagielski-2020/table-2.", autocompletion=beginning_with(_names)),
-]
-ScaleName = Annotated[
-    str, typer.Option("--scale", help="A few cells in minutes, or all of the paper's.", **one_of("quick", "paper"))
-]
-CellName = Annotated[str | None, typer.Option("--cell", help="One cell alone, by its name.")]
-TrialCount = Annotated[
-    int | None,
-    typer.Option("--trials", help="Trials for each adversary, both worlds together, instead of the scale's."),
 ]
 
 
@@ -87,20 +68,18 @@ def show(name: Name, json: Json = False) -> None:
 
 
 @study.command(short_help="Play what is missing; our values beside the published.")
+@with_execution
 def run(
     name: Name,
-    scale: ScaleName = "quick",
-    cell: CellName = None,
-    trials: TrialCount = None,
+    scale: Annotated[
+        str, typer.Option(help="A few cells in minutes, or all of the paper's.", **one_of("quick", "paper"))
+    ] = "quick",
+    cell: Annotated[str | None, typer.Option(help="One cell alone, by its name.")] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Trials for each adversary, both worlds together, instead of the scale's.")
+    ] = None,
     store: Annotated[Path, typer.Option(help="Where trials are kept.")] = Path("coalmine.db"),
-    device: DeviceName = "cpu",
-    workers: WorkerCount = 0,
-    engine: EngineName = "local",
-    address: Address = None,
-    cpus: Cpus = 1.0,
-    gpus: Gpus = None,
-    memory: Memory = None,
-    accelerator: Accelerator = None,
+    execution: Any = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
     train_only: Annotated[
         bool, typer.Option("--train-only", help="Train and store, and leave the bounds for later.")
@@ -112,7 +91,6 @@ def run(
 ) -> int:
     """Train what is missing, then print our value beside the published one. Exit code 1 if a bound is INVALID."""
     from coalmine import report as reports
-    from coalmine.auditing.config import Execution
     from coalmine.auditing.engine import open_engine
     from coalmine.cli._watch import Watch
     from coalmine.store import Store
@@ -128,17 +106,6 @@ def run(
             raise UnsupportedError(f"study {found.name!r} plays no trials: leave --trials out")
         _validate.integer("trials", trials, at_least=2)
         size = size.with_trials(trials)
-    how = Execution(
-        device=device,
-        workers=workers,
-        data_dir=data_dir,
-        engine=engine,
-        address=address,
-        cpus=cpus,
-        gpus=gpus,
-        memory=memory,
-        accelerator=accelerator,
-    )
     if figure is not None and not found.figure:
         raise UnsupportedError(f"study {found.name!r} has no figure: its table says it all; leave --figure out")
     target = None if figure is None else reports.check_figure(figure)
@@ -150,9 +117,9 @@ def run(
     with (
         Store.open(store) as opened,
         Watch(delta=delta, confidence=confidence, quiet=json) as watch,
-        open_engine(how) as players,
+        open_engine(execution) as players,
     ):
-        bench = Bench(store=opened, how=how, watcher=watch, engine=players)
+        bench = Bench(store=opened, how=execution, watcher=watch, engine=players)
         if train_only:
             for one in cells:
                 train_cell(found, cell=one, scale=size, bench=bench)

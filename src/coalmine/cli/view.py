@@ -57,7 +57,7 @@ def bundle(
             metavar="<str>", help="Only this audit or result: its name, or how its fingerprint begins (repeatable)."
         ),
     ] = None,
-    store: Annotated[Path, typer.Option("--store", help="The store to look at.")] = Path("coalmine.db"),
+    store: Annotated[Path, typer.Option(help="The store to look at.")] = Path("coalmine.db"),
 ) -> None:
     """Write the same pages as files: they open without a server. They show scores, settings and reasons of failures."""
     from coalmine import view as pages

@@ -22,6 +22,14 @@ from coalmine.data.loaded import Arrays
 _NUMBERS = (0, 2, 4, 10, 11, 12)
 _WORDS = (1, 3, 5, 6, 7, 8, 9, 13)
 _INCOME = 14
+_PACKED = {
+    "adult.data.gz": "fb9b6b419c38dd70d75d31f014b7f0905bf76e9625473c593455e31679a93184",
+    "adult.test.gz": "5dd8e51005f6a86e42f058d66a957721196362cf8e8dde3efc8508532af4a083",
+}
+_OFFICIAL = {
+    "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
+    "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
+}
 _BASE_URL = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 
 
@@ -70,12 +78,12 @@ def _labels(column: Iterable[str]) -> NDArray[np.int64]:
     return np.array([names[value] for value in column], dtype=np.int64)
 
 
-def _from_gzip(read: Read) -> Arrays:
-    return encode(*(_rows(gzip.decompress(read(f"adult.{part}.gz")).decode("ascii")) for part in ("data", "test")))
+def _from_packed(read: Read) -> Arrays:
+    return encode(*(_rows(gzip.decompress(read(name)).decode("ascii")) for name in _PACKED))
 
 
 def _from_official(read: Read) -> Arrays:
-    return encode(*(_rows(read(f"adult.{part}").decode("ascii")) for part in ("data", "test")))
+    return encode(*(_rows(read(name).decode("ascii")) for name in _OFFICIAL))
 
 
 ENTRY = Entry(
@@ -88,26 +96,9 @@ ENTRY = Entry(
     classes=2,
     content_hash="58d5bf4d77603142e210f57c0cafd7d81706d13c2557f08b95e7bf7f9afd114a",
     sources=(
+        Source(tuple(File(name, f"sha256:{digest}") for name, digest in _PACKED.items()), _from_packed),
         Source(
-            (
-                File("adult.data.gz", "sha256:fb9b6b419c38dd70d75d31f014b7f0905bf76e9625473c593455e31679a93184"),
-                File("adult.test.gz", "sha256:5dd8e51005f6a86e42f058d66a957721196362cf8e8dde3efc8508532af4a083"),
-            ),
-            _from_gzip,
-        ),
-        Source(
-            (
-                File(
-                    "adult.data",
-                    "sha256:5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-                    f"{_BASE_URL}adult.data",
-                ),
-                File(
-                    "adult.test",
-                    "sha256:a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-                    f"{_BASE_URL}adult.test",
-                ),
-            ),
+            tuple(File(name, f"sha256:{digest}", f"{_BASE_URL}{name}") for name, digest in _OFFICIAL.items()),
             _from_official,
             folder="adult",
         ),

@@ -15,10 +15,16 @@ from coalmine.data.entry import Entry, File, Read, Source
 from coalmine.data.loaded import Arrays
 
 FEATURES = 446
+_PACKED = File("location30.npz", "sha256:8a5018ff10be8d5f52b44b18ac7e5f4200d6e92ec61410d910301ad5820ba4f0")
+_OFFICIAL = File(
+    "dataset_location.tgz",
+    "sha256:927203f85a868f8ee17a0ded1dc61699efe602167beabe34fbf45b4b1de94b33",
+    "https://github.com/privacytrustlab/datasets/raw/master/dataset_location.tgz",
+)
 
 
 def _from_npz(read: Read) -> Arrays:
-    arrays = _formats.npz(read("location30.npz"))
+    arrays = _formats.npz(read(_PACKED.name))
     if int(arrays["n_features"]) != FEATURES:
         raise ValueError(f"{int(arrays['n_features'])} features: expected {FEATURES}")
     bits = np.unpackbits(cast("NDArray[np.uint8]", arrays["x_packed"]), axis=1, count=FEATURES)
@@ -26,7 +32,7 @@ def _from_npz(read: Read) -> Arrays:
 
 
 def _from_archive(read: Read) -> Arrays:
-    (text,) = _formats.tar_members(read("dataset_location.tgz"), ["bangkok"])
+    (text,) = _formats.tar_members(read(_OFFICIAL.name), ["bangkok"])
     return _formats.split(*_formats.label_and_bits(text, FEATURES))
 
 
@@ -41,20 +47,7 @@ ENTRY = Entry(
     classes=30,
     content_hash="e1eb3bd05db38030ab5dce18c6ea3d4686b400cf32455957ba5f08db3471e957",
     sources=(
-        Source(
-            (File("location30.npz", "sha256:8a5018ff10be8d5f52b44b18ac7e5f4200d6e92ec61410d910301ad5820ba4f0"),),
-            _from_npz,
-        ),
-        Source(
-            (
-                File(
-                    "dataset_location.tgz",
-                    "sha256:927203f85a868f8ee17a0ded1dc61699efe602167beabe34fbf45b4b1de94b33",
-                    "https://github.com/privacytrustlab/datasets/raw/master/dataset_location.tgz",
-                ),
-            ),
-            _from_archive,
-            folder="location30",
-        ),
+        Source((_PACKED,), _from_npz),
+        Source((_OFFICIAL,), _from_archive, folder="location30"),
     ),
 )

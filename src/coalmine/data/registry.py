@@ -101,16 +101,12 @@ def _check_options(entry: Entry, options: dict[str, Any]) -> None:
 
 def _data_set(entry: Entry, arrays: Arrays) -> LoadedData:
     """The arrays with what the registry knows about them."""
+    known = ("name", "image_shape", "citation", "licence", "note", "stand_in_for")
     return LoadedData(
-        name=entry.name,
+        **{name: getattr(entry, name) for name in known},
         **arrays._asdict(),
         # A made data set may have been asked for another number of classes.
         classes=entry.classes if entry.generate is None else int(arrays.y_train.max()) + 1,
-        image_shape=entry.image_shape,
-        citation=entry.citation,
-        licence=entry.licence,
-        note=entry.note,
-        stand_in_for=entry.stand_in_for,
     )
 
 
@@ -172,10 +168,8 @@ def fetch(
     if place is None:
         folder = files.cache_folder() if data_dir is None else Path(data_dir)
         place = files.download(entry, folder, progress=progress)
-    elif place.source.can_be_fetched:
-        place = files.download(
-            entry, place.folder, progress=progress
-        )  # replaces a damaged file, leaves the others alone
+    elif place.source.can_be_fetched:  # a damaged file is replaced, the others are left alone
+        place = files.download(entry, place.folder, progress=progress)
     files.decode(entry, place, check=True)
     return place.folder / place.source.folder
 

@@ -32,7 +32,6 @@ class Repeatable(Task, Protocol):
 
     def again(self, units: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
         """Play these trainings, each a result by itself."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,41 +22,33 @@ class Task(Protocol):
     @property
     def fingerprint(self) -> str:
         """The run that the blocks belong to."""
-        ...
 
     @property
     def device(self) -> str:
         """Where it trains: cpu, or an accelerator (``cuda`` or ``cuda:1``)."""
-        ...
 
     @property
     def most_together(self) -> int | None:
         """How many blocks may be played in one call, where that is not for the engine to say."""
-        ...
 
     @property
     def separate(self) -> bool:
         """Whether it must be played in a process of its own, even where one worker is enough."""
-        ...
 
     def on(self, device: str) -> Self:
         """The same task on another device of the same kind."""
-        ...
 
     def check(self) -> None:
         """An error unless this machine plays the task as the one that made it would (the same code of a user)."""
-        ...
 
     def play(self, blocks: Sequence[int], *, notes: Path | None = None) -> list[BlockResult]:
         """Play several blocks; what each block gives does not depend on the others.
 
         In the folder ``notes`` it may leave word of what it is doing, for :meth:`post_mortem`.
         """
-        ...
 
     def post_mortem(self, notes: Path) -> str | None:
         """Why a process that played it has ended, where the task can tell."""
-        ...
 
 
 def stack_size(task: Task) -> int:
@@ -80,24 +72,19 @@ class Engine(Protocol):
     @property
     def aim_seconds(self) -> float:
         """How long a group of blocks should take: less is overhead, more is lost in a crash."""
-        ...
 
     @property
     def stacks(self) -> int:
         """How many stacks (:func:`stack_size`) a group may have at most."""
-        ...
 
     def width(self, task: Task) -> int:
         """How many groups of blocks may be under way at once; it may change from one moment to the next."""
-        ...
 
     def submit(self, task: Task, blocks: Sequence[int]) -> Future[list[BlockResult]]:
         """Play these blocks somewhere. A dead worker is a :class:`WorkersDiedError` in the future."""
-        ...
 
     def status(self) -> str:
         """Where blocks are being played, for people; empty if there is nothing to say."""
-        ...
 
 
 class Watcher:

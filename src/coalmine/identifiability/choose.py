@@ -19,12 +19,12 @@ from coalmine.accounting import calibrate
 from coalmine.errors import InvalidInputError
 from coalmine.identifiability import advantage as advantages
 from coalmine.identifiability import belief as beliefs
-from coalmine.records import DpSgd, plain
+from coalmine.records import DpSgd, Record, plain
 from coalmine.theory import curves
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(Record):
     """What follows from a tolerated belief or advantage.
 
     ``belief`` and ``advantage`` are ρβ and ρα of the paper at (ε, δ). ``noise_multiplier``, ``actual_advantage`` and
@@ -42,10 +42,6 @@ class Choice:
     actual_advantage: dict[str, float]
     belief_exceeded: dict[str, float]
     assumptions: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "choice", **plain(dataclasses.asdict(self))}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from scipy.spatial import distance
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
-from coalmine.records import Relation
+from coalmine.records import Record, Relation
 
 DISSIMILARITIES = ("ssim", "euclidean", "manhattan", "hamming", "cosine")
 _BLOCK = 1024
@@ -71,7 +71,7 @@ def _clipped(name: str, gradient: ArrayLike, clip: float) -> Matrix:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Neighbour:
+class Neighbour(Record):
     """A neighbouring data set: without ``row``, or with ``replacement`` (a row held out) in its place.
 
     ``value`` is the dissimilarity that was searched for: with ``replacement`` that of the two rows (eq. 11), without it
@@ -93,10 +93,6 @@ class Neighbour:
         first = f"the {which}" if rank == 1 else f"number {rank} of the {which}"
         what = "sum of dissimilarities" if self.replacement is None else "dissimilarity"
         return f"{first} by {self.measure} ({what} {self.value:.6g})"
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "neighbour", **dataclasses.asdict(self)}
 
 
 def suggest(rows: ArrayLike, *, picture: tuple[int, ...] | None = None) -> str:
@@ -207,10 +203,9 @@ def dissimilarity_sums(rows: ArrayLike, *, measure: str, picture: tuple[int, ...
             table = _products(ready, ready, i, j, measure)
             if i == j:
                 np.fill_diagonal(table, 0.0)
-                totals[i] += table.sum(axis=1)
             else:
-                totals[i] += table.sum(axis=1)
                 totals[j] += table.sum(axis=0)
+            totals[i] += table.sum(axis=1)
     return totals
 
 
@@ -313,15 +308,13 @@ class _Search:
             self._order = (np.argsort(-far[0], kind="stable"), np.argsort(-far[1], kind="stable"))
             self._reach = (far[0][self._order[0]], far[1][self._order[1]])
         self._x, self._y = x[self._order[0]], y[self._order[1]]
-        self._products = measure in ("euclidean", "ssim", "cosine")
-        self._ready = (_prepare(self._x, measure), _prepare(self._y, measure)) if self._products else None
-        self._slack = 1e-7 * max(1.0, self._largest()) if self._products else 0.0
+        self._ready: tuple[_Ready, _Ready] | None = None
+        self._slack = 0.0
+        if measure in ("euclidean", "ssim", "cosine"):
+            self._ready = (_prepare(self._x, measure), _prepare(self._y, measure))
+            # By how much matrix products of such rows are rounded.
+            self._slack = 1e-7 * max(1.0, float(np.sqrt(max(part.squares.max() for part in self._ready))))
         self._best = np.zeros((0, 3))  # value, row, replacement; the best first
-
-    def _largest(self) -> float:
-        """A scale for the rounding of the matrix products."""
-        assert self._ready is not None
-        return float(np.sqrt(max(part.squares.max() for part in self._ready)))
 
     def run(self) -> Matrix:
         """Dissimilarity, row and replacement of the best pairs, the best first."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,14 +12,14 @@ from coalmine.bounds.one_run import Guesses, one_run_epsilon
 from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
 from coalmine.bounds.one_run_fdp import one_run_fdp
 from coalmine.one_run import guesses
-from coalmine.records import Claim, EpsilonClaim, plain
+from coalmine.records import Claim, EpsilonClaim, Record
 from coalmine.theory.curves import least_whole
 
 SIZES = (100, 300, 1000, 3000, 10_000, 30_000)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Forecast:
+class Forecast(Record):
     """What m canaries are worth for a claim, by the attack that is expected.
 
     ``expected`` is the ε that is proved if the training leaks exactly what is claimed; ``ceiling`` what not one wrong
@@ -36,10 +35,6 @@ class Forecast:
     ceiling: float
     noise: float | None
     half: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "forecast", **plain(dataclasses.asdict(self))}
 
 
 def forecast(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from coalmine.records import Outcome, Verdict, plain
+from coalmine.records import Outcome, Record, Verdict, plain
 
 if TYPE_CHECKING:
     from coalmine.report.tables import Table
@@ -39,7 +39,7 @@ def without_quotes(tree: Any) -> Any:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(Record):
     """A fault by its name.
 
     ``number`` is what was measured and ``allowed`` what the promise allows. ``witness`` says which row, tensor, step or
@@ -54,10 +54,6 @@ class Finding:
     allowed: float | None = None
     witness: str = ""
     level: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
-        return {"kind": "finding", **plain(dataclasses.asdict(self))}
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Self:

@@ -76,7 +76,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     kinds = [kind for kind in _MEANINGS if any(row["kind"] == kind for row in rows)]
     meanings = [_MEANINGS[kind] for kind in kinds]
     bars = (
-        alt.Chart(_values([{**row, "to": min(row["to"], end), "what": _MEANINGS[row["kind"]]} for row in rows]))
+        chart_of([{**row, "to": min(row["to"], end), "what": _MEANINGS[row["kind"]]} for row in rows])
         .mark_bar(height=13, stroke=INK, strokeWidth=1)
         .encode(
             x=x,
@@ -94,7 +94,7 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     if marks:
         shapes = {mark["what"]: "M0,-1V1" if mark["what"] == _CEILING else "circle" for mark in marks}
         layers.append(
-            alt.Chart(_values(inside))
+            chart_of(inside)
             .mark_point(size=150, filled=False, stroke=INK, strokeWidth=2, opacity=1)
             .encode(
                 x=alt.X("epsilon:Q", scale=scale, axis=None),
@@ -109,10 +109,10 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     far = _beyond([*marks, *({"row": row["row"], "epsilon": row["to"]} for row in rows)], end, y=y, scale=scale)
     layers += far
     room = width - 16
-    words_above = alt.Chart(_values(labels)).mark_text(
+    words_above = chart_of(labels).mark_text(
         align="left", baseline="bottom", dy=-10, dx=1, font=FONT, fontSize=12, fontWeight="bold", color=INK, limit=room
     )
-    words_below = alt.Chart(_values(labels)).mark_text(
+    words_below = chart_of(labels).mark_text(
         align="left", baseline="bottom", dy=22, dx=1, font=FONT, fontSize=11, color=QUIET, limit=room
     )
     layers += [
@@ -162,7 +162,7 @@ def _beyond(marks: list[dict[str, Any]], end: float, *, y: alt.Y, scale: alt.Sca
         {"row": row, "epsilon": end, "text": f"{', '.join(words.down(one) for one in sorted(values))} ▸"}
         for row, values in far.items()
     ]
-    text = alt.Chart(_values(rows)).mark_text(
+    text = chart_of(rows).mark_text(
         align="right", baseline="bottom", dy=-10, dx=-1, font=FONT, fontSize=11, fontWeight="bold", color=INK
     )
     return [text.encode(x=alt.X("epsilon:Q", scale=scale, axis=None), y=y, text="text:N")]
@@ -196,16 +196,16 @@ def histograms(one: AdversaryResult, *, width: int = NARROW) -> Figure:
     )
     y = alt.Y("percent:Q", title=f"{plays} of that world (%)")
     filled = (
-        alt.Chart(_values([row for row in steps if row["world"] == "world 0"]))
+        chart_of([row for row in steps if row["world"] == "world 0"])
         .mark_area(interpolate="step-after", color=SECOND, line={"color": PROMISED, "strokeWidth": 1})
         .encode(x=x, y=y)
     )
-    lines = alt.Chart(_values(steps)).mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=color)
+    lines = chart_of(steps).mark_line(interpolate="step-after", strokeWidth=2).encode(x=x, y=y, color=color)
     layers: list[Any] = [filled, lines]
     threshold = one.bound.details.get("threshold")
     if one.bound.epsilon > 0.0 and isinstance(threshold, float) and math.isfinite(threshold):
         layers.append(
-            alt.Chart(_values([{"at": threshold}])).mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5).encode(x=x)
+            chart_of([{"at": threshold}]).mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=1.5).encode(x=x)
         )
     caption = (
         f"Every {plays.removesuffix('s')} ends in one score; a larger score speaks for world 1. Where the outlines lie "
@@ -231,7 +231,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     limits = series.promised(result, one)
     x = alt.X("alarm:Q", title=f"false alarms (share of world-0 {words.plays(one)})", scale=_UNIT, axis=_percent())
     layers: list[Any] = [
-        alt.Chart(_values(rows))
+        chart_of(rows)
         .mark_area(interpolate="step-after", color="#c9d9ea", stroke="#7fa3c7", strokeWidth=0.8)
         .encode(
             x=x,
@@ -255,7 +255,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
         line["name"] = names[line["curve"]]
     layers += [
         (
-            alt.Chart(_values([line for line in lines if line["curve"] == kind]))
+            chart_of([line for line in lines if line["curve"] == kind])
             .mark_line(strokeWidth=widths[kind], interpolate="step-after" if kind == "attack" else "linear", clip=True)
             .encode(
                 x=x,
@@ -276,7 +276,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
     counts = one.bound.counts if one.bound.epsilon > 0.0 else None
     if counts is not None:
         layers.append(
-            alt.Chart(_values([{"alarm": counts.false_positive_rate, "miss": counts.false_negative_rate}]))
+            chart_of([{"alarm": counts.false_positive_rate, "miss": counts.false_negative_rate}])
             .mark_point(shape="diamond", filled=True, size=90, color=INK, opacity=1)
             .encode(x=x, y=alt.Y("miss:Q", scale=_UNIT))
         )
@@ -312,11 +312,10 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         for point in points
         if point[key] is not None and math.isfinite(point[key])
     ]
+    low, high = points[0]["trials"], points[-1]["trials"]
     if _promises(result):
         names["guarantee"] = "claim" if result.subject.own else "guarantee"
-        ends = (points[0]["trials"], points[-1]["trials"])
-        rows += [{"trials": n, "epsilon": result.promised, "name": names["guarantee"]} for n in ends]
-    low, high = points[0]["trials"], points[-1]["trials"]
+        rows += [{"trials": n, "epsilon": result.promised, "name": names["guarantee"]} for n in (low, high)]
     x = alt.X(
         "trials:Q",
         title=f"{plays} n, both worlds together (log scale)",
@@ -331,9 +330,9 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
     )
     dash = alt.StrokeDash("name:N", scale=alt.Scale(domain=domain, range=[[1, 0], [4, 3], [1, 0]][: len(domain)]))
     y = alt.Y("epsilon:Q", title="privacy loss ε (no unit)", scale=alt.Scale(zero=True))
-    lines = alt.Chart(_values(rows)).mark_line(strokeWidth=2).encode(x=x, y=y, color=color, strokeDash=dash)
+    lines = chart_of(rows).mark_line(strokeWidth=2).encode(x=x, y=y, color=color, strokeDash=dash)
     dots = (
-        alt.Chart(_values([row for row in rows if row["name"] == names["epsilon"]]))
+        chart_of([row for row in rows if row["name"] == names["epsilon"]])
         .mark_point(filled=True, size=55, color=PROVED, opacity=1)
         .encode(x=x, y=y)
     )
@@ -486,8 +485,9 @@ def _belief_axis(ticks: int) -> alt.Axis:
     )
 
 
-def _values(rows: list[dict[str, Any]]) -> alt.InlineData:
-    return alt.InlineData(values=rows)
+def chart_of(rows: list[dict[str, Any]]) -> alt.Chart:
+    """A chart of these rows, which it carries itself."""
+    return alt.Chart(alt.InlineData(values=rows))
 
 
 def _how(one: AdversaryResult) -> str:

@@ -8,7 +8,7 @@ import altair as alt
 
 from coalmine.auditing.proof import METHODS
 from coalmine.report import words
-from coalmine.report.figures import FONT, INK, PROMISED, PROVED, SECOND, WIDE, Figure, finished
+from coalmine.report.figures import FONT, INK, PROMISED, PROVED, SECOND, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
     from coalmine.auditing.gap import Gap
@@ -43,7 +43,7 @@ def figure(gaps: tuple[Gap, ...], *, width: int = WIDE) -> Figure:
     y = alt.Y("row:N", axis=None)
     ticks = 5 if width < 600 else 10
     bars = (
-        alt.Chart(alt.InlineData(values=rows))
+        chart_of(rows)
         .mark_bar(height=18, stroke=INK, strokeWidth=0.8)
         .encode(
             x=alt.X("from:Q", scale=scale, axis=alt.Axis(title="privacy loss ε (no unit)", tickCount=ticks, grid=True)),
@@ -57,7 +57,7 @@ def figure(gaps: tuple[Gap, ...], *, width: int = WIDE) -> Figure:
         )
     )
     text = (
-        alt.Chart(alt.InlineData(values=labels))
+        chart_of(labels)
         .mark_text(
             align="left", baseline="bottom", dy=-12, dx=1, font=FONT, fontSize=12, fontWeight="bold", color=INK,
             limit=width - 16,

@@ -67,7 +67,6 @@ def document(result: AuditResult) -> str:
     """The whole report."""
     once = Once()
     answer, reasons = summary.could_fail(result)
-    best, *others = result.ranked
     context = {
         "verdict": f"{words.verdict_line(result)}.",
         "outcome": result.verdict.outcome.value,
@@ -82,11 +81,14 @@ def document(result: AuditResult) -> str:
         "caveats": words.caveats(result),
         "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
         "meaning": words.meaning(result),
-        "persons": _persons(result),
+        "persons": [
+            {"label": one.label, "lines": lines, "figure": _shown(wide, narrow)}
+            for one, lines, wide, narrow in persons.sections(result)
+        ],
         "gap": _gap(result),
         "ladder": tables.ladder(result),
         "theory": _theory(result, once),
-        "adversaries": [_adversary(result, one, once) for one in (best, *others)],
+        "adversaries": [_adversary(result, one, once) for one in result.ranked],
         "confidence": words.confidence(result.config.audit.confidence),
         "repeat": repeat.steps(result),
         "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],
@@ -95,14 +97,6 @@ def document(result: AuditResult) -> str:
         "seconds": f"{sum(one.seconds for one in result.adversaries):,.0f}",
     }
     return render_template({**context, "notes": once.notes})
-
-
-def _persons(result: AuditResult) -> list[dict[str, Any]]:
-    """How sure each adversary with beliefs became."""
-    return [
-        {"label": one.label, "lines": lines, "figure": _shown(wide, narrow)}
-        for one, lines, wide, narrow in persons.sections(result)
-    ]
 
 
 def _gap(result: AuditResult) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from coalmine._validate import counted
 from coalmine.auditing.proof import METHODS
 from coalmine.one_run.section import evidence
 from coalmine.report import render, words
-from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished
+from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult
@@ -47,7 +47,7 @@ def scores(section: Mapping[str, Any], *, width: int = WIDE, name: str = "one-ru
         for i, count in enumerate(np.histogram(values[chosen], edges)[0])
     ]
     bars = (
-        alt.Chart(alt.InlineData(values=rows))
+        chart_of(rows)
         .mark_bar(opacity=0.65, stroke=INK, strokeWidth=0.4)
         .encode(
             x=alt.X("from:Q", title="score (larger speaks for a canary that is in)"),
@@ -67,7 +67,7 @@ def scores(section: Mapping[str, Any], *, width: int = WIDE, name: str = "one-ru
     if (guess == "in").any():
         marks.append({"at": float(values[guess == "in"].min()), "what": "guessed in from here"})
     rules = (
-        alt.Chart(alt.InlineData(values=marks))
+        chart_of(marks)
         .mark_rule(color=INK, strokeWidth=1.5)
         .encode(
             x="at:Q",
@@ -104,7 +104,7 @@ def trade_off(section: Mapping[str, Any], *, width: int = NARROW, name: str = "o
     rows += [{"alarm": share, "miss": 1.0 - share, "name": names[""], "place": share} for share in (0.0, 1.0)]
     domain = list(names.values())
     lines = (
-        alt.Chart(alt.InlineData(values=rows))
+        chart_of(rows)
         .mark_line(strokeWidth=2, clip=True)
         .encode(
             x=alt.X("alarm:Q", title="false alarms (share of canaries left out)", scale=_UNIT, axis=_PERCENT),
@@ -168,9 +168,11 @@ def sentences(section: Mapping[str, Any]) -> list[str]:
     design, guesses, price = section["design"], section["guesses"], section["price"]
     runs = section["runs"]
     where = "one training" if runs == 1 else f"{runs} trainings together"
+    sides = (("guess_in", "highest scores are guessed in"), ("guess_out", "lowest scores are guessed out"))
+    fixed = [f"the {design[name]:,} {what}" for name, what in sides if design[name]]
     lines = [
         f"{design['canaries']:,} canaries were put into {where}, or left out, each by a fair coin of its own. Before a "
-        f"score was seen it was fixed that {' and '.join(_fixed(design))}. {guesses['correct']:,} of "
+        f"score was seen it was fixed that {' and '.join(fixed)}. {guesses['correct']:,} of "
         f"{guesses['guesses']:,} guesses were right.",
     ]
     if price is not None:
@@ -179,12 +181,6 @@ def sentences(section: Mapping[str, Any]) -> list[str]:
             f"{100 * price['without']:.1f}% without them (same start, batches and noise)."
         )
     return lines
-
-
-def _fixed(design: Mapping[str, Any]) -> list[str]:
-    """The guesses that were fixed beforehand, side by side."""
-    sides = (("guess_in", "highest scores are guessed in"), ("guess_out", "lowest scores are guessed out"))
-    return [f"the {design[name]:,} {what}" for name, what in sides if design[name]]
 
 
 def _right(guess: str, found: Mapping[str, int]) -> str:

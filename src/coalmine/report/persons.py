@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special
 
-from coalmine.identifiability.estimates import Beliefs, right_log_odds
-from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished, slug
+from coalmine.identifiability.estimates import right_log_odds
+from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished, slug
 from coalmine.report.words import certainty, up
 
 if TYPE_CHECKING:
@@ -28,17 +27,12 @@ def sections(result: AuditResult) -> list[tuple[AdversaryResult, list[str], Figu
     ]
 
 
-def _parts(one: AdversaryResult) -> tuple[Beliefs, NDArray[np.float64]]:
-    """The summary and every belief in the right world."""
-    odds = one.log_odds
-    assert one.beliefs is not None
-    assert odds is not None
-    return one.beliefs, np.asarray(special.expit(right_log_odds(odds)))
-
-
 def figure(one: AdversaryResult, *, width: int = WIDE) -> Figure:
     """The beliefs of all trainings as a distribution, with the limit drawn."""
-    found, right = _parts(one)
+    found, odds = one.beliefs, one.log_odds
+    assert found is not None
+    assert odds is not None
+    right = np.asarray(special.expit(right_log_odds(odds)))
     edges = np.linspace(0.0, 1.0, _BINS + 1)
     heights, _ = np.histogram(right, edges)
     rows = [
@@ -54,14 +48,14 @@ def figure(one: AdversaryResult, *, width: int = WIDE) -> Figure:
         axis=alt.Axis(format="%", tickCount=5 if width < 600 else 10),
     )
     y = alt.Y("percent:Q", title="trainings (%)", scale=alt.Scale(domain=[0, 1.12 * top], nice=False))
-    bars = alt.Chart(alt.InlineData(values=rows)).mark_bar(color=PROVED, stroke="#ffffff", strokeWidth=0.5)
+    bars = chart_of(rows).mark_bar(color=PROVED, stroke="#ffffff", strokeWidth=0.5)
     layers: list[Any] = [bars.encode(x=x, x2="to:Q", y=y, y2="zero:Q")]
     marks: list[tuple[float, str, str]] = [(0.5, "knows nothing", QUIET)]
     if found.bound < 1.0:
         marks.append((found.bound, f"limit {up(100 * found.bound, 1)}%", PROMISED))
     for at, text, color in marks:
         right_of_it = 0.5 < at < 0.85  # where there is room for its name
-        mark = alt.Chart(alt.InlineData(values=[{"from": at, "percent": 1.12 * top, "text": text}]))
+        mark = chart_of([{"from": at, "percent": 1.12 * top, "text": text}])
         layers += [
             mark.mark_rule(color=color, strokeWidth=3, strokeDash=[4, 3] if at == 0.5 else [1, 0]).encode(x=x),
             mark.mark_text(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
-from coalmine.report.figures import INK, PROMISED, PROVED, QUIET, WIDE, Figure, finished
+from coalmine.report.figures import INK, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
     from coalmine.identifiability.choose import Sweep
@@ -39,20 +39,16 @@ def figure(sweep: Sweep, *, width: int = WIDE) -> Figure:
         scale=alt.Scale(domain=[max(0.0, lowest - 0.04), min(1.0, highest + 0.05)], nice=False),
         axis=alt.Axis(format="%"),
     )
-    base = alt.Chart(alt.InlineData(values=rows))
-    free = alt.Chart(
-        alt.InlineData(values=[{"accuracy": sweep.without_noise, "belief": 0.5, "text": "without noise, no privacy"}])
-    )
+    base = chart_of(rows)
+    free = chart_of([{"accuracy": sweep.without_noise, "belief": 0.5, "text": "without noise, no privacy"}])
     layers = [
         free.mark_rule(color=QUIET, strokeDash=[5, 4], strokeWidth=1.5).encode(y=y),
         free.mark_text(align="left", dx=6, dy=-8, fontSize=11, color=QUIET).encode(x=x, y=y, text="text:N"),
         base.mark_rule(color=PROVED, strokeWidth=1.5).encode(x=x, y=alt.Y("low:Q"), y2="high:Q"),
         base.mark_line(color=PROVED, strokeWidth=2, point=alt.OverlayMarkDef(size=50, color=PROVED)).encode(x=x, y=y),
         base.mark_text(align="center", dy=10, fontSize=11, color=QUIET).encode(x=x, y=alt.Y("low:Q"), text="text:N"),
-        alt.Chart(alt.InlineData(values=chosen))
-        .mark_point(size=260, filled=False, stroke=PROMISED, strokeWidth=4, opacity=1)
-        .encode(x=x, y=y),
-        alt.Chart(alt.InlineData(values=chosen))
+        chart_of(chosen).mark_point(size=260, filled=False, stroke=PROMISED, strokeWidth=4, opacity=1).encode(x=x, y=y),
+        chart_of(chosen)
         .mark_text(align="right", dx=-14, dy=-12, fontSize=12, fontWeight="bold", color=INK, text="your choice")
         .encode(x=x, y=y),
     ]

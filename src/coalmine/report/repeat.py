@@ -27,10 +27,8 @@ def command(result: AuditResult) -> str | None:
     if result.subject.own:
         return _own(result)
     found = _options(result.config)
-    if found is None:
-        return None
-    line = " ".join(["coalmine audit", *found])
-    return line if len(line) <= _LONGEST else None
+    line = "" if found is None else f"coalmine audit {found}".strip()
+    return line if 0 < len(line) <= _LONGEST else None
 
 
 def steps(result: AuditResult) -> list[dict[str, str]]:
@@ -51,7 +49,7 @@ def steps(result: AuditResult) -> list[dict[str, str]]:
     ]
 
 
-def _options(settings: config.AuditConfig | config.FunctionConfig) -> list[str] | None:
+def _options(settings: config.AuditConfig | config.FunctionConfig) -> str | None:
     """Options of ``coalmine audit`` that give exactly this config, from the preset that needs the fewest."""
     found = []
     for preset in config.presets():
@@ -70,8 +68,7 @@ def _options(settings: config.AuditConfig | config.FunctionConfig) -> list[str] 
         for one in adversaries or ():
             named += ["--adversary", one]
         found.append(" ".join(shlex.quote(word) for word in named))
-    shortest = min(found, key=len, default=None)
-    return None if shortest is None else ([shortest] if shortest else [])
+    return min(found, key=len, default=None)
 
 
 def _differences(

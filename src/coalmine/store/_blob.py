@@ -11,16 +11,15 @@ import json
 import operator
 import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.store.records import BlockResult
+from coalmine.store.records import BlockResult, Trials
 
 _Number = TypeVar("_Number", np.int64, np.int8, np.float64)
-Arrays = tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float64], Mapping[str, NDArray[np.float64]]]
 
 
 def pack(fingerprint: str, block: int, result: BlockResult) -> tuple[bytes, str, int]:
@@ -49,8 +48,8 @@ def check(fingerprint: str, row: sqlite3.Row) -> None:
         raise ValueError("its checksum is wrong")
 
 
-def unpack(rows: Sequence[sqlite3.Row]) -> Arrays:
-    """The arrays of checked blocks again, one block after the other; all have the same columns."""
+def unpack(rows: Sequence[sqlite3.Row]) -> Trials:
+    """The trials of checked blocks again, one block after the other; all have the same columns."""
     names: list[str] = json.loads(rows[0]["columns"]) if rows else []
     parts = []
     for trials, alike in itertools.groupby(rows, key=operator.itemgetter("trials")):  # nearly always one group
@@ -61,21 +60,23 @@ def unpack(rows: Sequence[sqlite3.Row]) -> Arrays:
     def joined(field: str, kind: type[_Number]) -> NDArray[_Number]:
         return np.concatenate([np.empty(0, kind), *(part[field].ravel() for part in parts)], dtype=kind)
 
-    return (
-        joined("trial", np.int64),
-        joined("world", np.int8),
-        joined("score", np.float64),
-        {name: joined(f"column {name}", np.float64) for name in names},
+    return Trials(
+        trial=joined("trial", np.int64),
+        world=joined("world", np.int8),
+        score=joined("score", np.float64),
+        columns={name: joined(f"column {name}", np.float64) for name in names},
+        devices=tuple(sorted({row["device"] for row in rows})),
+        elapsed=float(sum(row["elapsed"] for row in rows)),
     )
 
 
-def join(parts: Sequence[Arrays]) -> Arrays:
+def join(parts: Sequence[Trials]) -> Trials:
     """Several of :func:`unpack`, one after the other."""
-    trial, world, score, columns = zip(*parts, strict=True)
-    names = list(columns[0])
-    return (
-        np.concatenate(trial),
-        np.concatenate(world),
-        np.concatenate(score),
-        {name: np.concatenate([one[name] for one in columns]) for name in names},
+    return Trials(
+        trial=np.concatenate([one.trial for one in parts]),
+        world=np.concatenate([one.world for one in parts]),
+        score=np.concatenate([one.score for one in parts]),
+        columns={name: np.concatenate([one.columns[name] for one in parts]) for name in parts[0].columns},
+        devices=tuple(sorted({device for one in parts for device in one.devices})),
+        elapsed=sum(one.elapsed for one in parts),
     )

@@ -151,20 +151,13 @@ def progress(store: Store, runs: Iterable[str], *, window: float = 120.0) -> dic
             f"WHERE fingerprint IN ({chosen}) GROUP BY run.id",
             (json.dumps(names),),
         ).fetchall()
-    lost = {row["fingerprint"]: row["blocks"] for row in failed}
     for row in rows:
-        found[row["fingerprint"]] = Progress(
-            trials=row["trials"],
-            failed=row["failed"],
-            elapsed=row["elapsed"],
-            first=row["first"],
-            last=row["last"],
-            recent=row["recent"],
-            since=max(row["first"], now - window),
-            devices=tuple(sorted(json.loads(row["devices"]))),
-        )
-    for name, blocks in lost.items():
-        found[name] = dataclasses.replace(found[name], failed_blocks=blocks)
+        counts = {name: row[name] for name in ("trials", "failed", "elapsed", "first", "last", "recent")}
+        devices = tuple(sorted(json.loads(row["devices"])))
+        found[row["fingerprint"]] = Progress(**counts, since=max(row["first"], now - window), devices=devices)
+    for row in failed:
+        name = row["fingerprint"]
+        found[name] = dataclasses.replace(found[name], failed_blocks=row["blocks"])
     return found
 
 
@@ -177,14 +170,7 @@ def origins(store: Store, run: str, *, below: int) -> tuple[Origin, ...]:
             (run, below),
         ).fetchall()
         return tuple(
-            Origin(
-                first=row["first"],
-                trials=row["trials"],
-                elapsed=row["elapsed"],
-                device=row["device"],
-                versions=_database.table(row["versions"]) if row["versions"] else {},
-            )
-            for row in rows
+            Origin(**{**row, "versions": _database.table(row["versions"]) if row["versions"] else {}}) for row in rows
         )
 
 

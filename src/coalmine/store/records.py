@@ -76,14 +76,10 @@ class BlockResult:
             )
         if finite[failed].any():
             raise InvalidInputError("a trial named in failures has a score: expected NaN")
-        object.__setattr__(self, "trial", index)
-        object.__setattr__(self, "world", worlds)
-        object.__setattr__(self, "score", scores)
-        object.__setattr__(self, "elapsed", _validate.non_negative("elapsed", elapsed))
+        elapsed = _validate.non_negative("elapsed", elapsed)
         _validate.instance("device", device, str)
-        object.__setattr__(self, "device", device)
-        object.__setattr__(self, "columns", extra)
-        object.__setattr__(self, "failures", reasons)
+        _validate.assign(self, trial=index, world=worlds, score=scores, elapsed=elapsed, device=device)
+        _validate.assign(self, columns=extra, failures=reasons)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)

@@ -22,7 +22,7 @@ from coalmine.store.records import description_text
 from coalmine.store.sqlite import Store
 
 KINDS = ("probe", "one-run")
-_LISTED = "id, fingerprint, kind, created, name, tags, summary"
+_LISTED = "fingerprint, kind, created, name, tags, summary"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ def every(store: Store) -> tuple[ResultEntry, ...]:
     """Every result, the newest first, without its report."""
     with store._reading() as database:
         rows = database.execute(f"SELECT {_LISTED} FROM result ORDER BY created DESC, id DESC").fetchall()
-        return tuple(ResultEntry(**_fields(row)) for row in rows)
+        return tuple(_entry(row) for row in rows)
 
 
 def find(store: Store, prefix: str) -> ResultEntry | None:
@@ -128,8 +128,7 @@ def read(store: Store, prefix: str) -> Result:
                 f"store {str(store.path)!r}: result {found.fingerprint[:12]} is damaged or was changed after it was "
                 "kept; nothing was deleted: restore the file from a copy"
             )
-        fields = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-        return Result(**fields, report=_database.table(row["report"]))
+        return Result(**vars(found), report=_database.table(row["report"]))
 
 
 def remove(store: Store, prefix: str) -> ResultEntry:
@@ -151,18 +150,11 @@ def _found(store: Store, database: sqlite3.Connection, prefix: str) -> ResultEnt
     if len(rows) > 1:
         names = ", ".join(row["fingerprint"][:12] for row in rows)
         raise StoreError(f"store {str(store.path)!r}: {prefix!r} stands for several results: {names}")
-    return ResultEntry(**_fields(rows[0])) if rows else None
+    return _entry(rows[0]) if rows else None
 
 
-def _fields(row: sqlite3.Row) -> dict[str, Any]:
-    return {
-        "fingerprint": row["fingerprint"],
-        "kind": row["kind"],
-        "created": row["created"],
-        "name": row["name"],
-        "tags": texts(row["tags"]),
-        "summary": _database.table(row["summary"]),
-    }
+def _entry(row: sqlite3.Row) -> ResultEntry:
+    return ResultEntry(**{**row, "tags": texts(row["tags"]), "summary": _database.table(row["summary"])})
 
 
 def part(tree: Any, key: str) -> dict[str, Any]:

@@ -230,8 +230,8 @@ class Store:
         if stored["device"] == result.device and (stored["payload"], stored["columns"]) == (payload, columns):
             return
         self._check(fingerprint, stored)
-        trial, world, _, _ = _blob.unpack([stored])
-        if not (np.array_equal(trial, result.trial) and np.array_equal(world, result.world)):
+        there = _blob.unpack([stored])
+        if not (np.array_equal(there.trial, result.trial) and np.array_equal(there.world, result.world)):
             raise StoreError(
                 f"block {block} is stored with other trials or worlds: expected the same ones under one fingerprint"
             )
@@ -287,13 +287,8 @@ class Store:
         With ``blocks`` only those are read. Time and devices are those of the blocks that were read.
         """
         limit = None if below is None else _validate.integer("below", below, at_least=0)
-        parts: list[_blob.Arrays] = []
-        elapsed, devices = 0.0, set[str]()
-        for rows in self._pages(fingerprint, below=limit, blocks=blocks):
-            parts.append(_blob.unpack(rows))
-            elapsed += float(sum(row["elapsed"] for row in rows))
-            devices.update(row["device"] for row in rows)
-        found = _trials(_blob.join(parts or [_blob.unpack([])]), devices, elapsed)
+        parts = [_blob.unpack(rows) for rows in self._pages(fingerprint, below=limit, blocks=blocks)]
+        found = _blob.join(parts or [_blob.unpack([])])
         if not (found.trial[1:] > found.trial[:-1]).all():
             found = found.take(np.argsort(found.trial, kind="stable"))
             if (found.trial[1:] == found.trial[:-1]).any():
@@ -304,8 +299,7 @@ class Store:
     def parts(self, fingerprint: str, *, below: int) -> Iterator[Trials]:
         """What :meth:`scores` gives, some thousand blocks at a time, in the order of their first trial."""
         for rows in self._pages(fingerprint, below=_validate.integer("below", below, at_least=0)):
-            time_taken = float(sum(row["elapsed"] for row in rows))
-            found = _trials(_blob.unpack(rows), {row["device"] for row in rows}, time_taken)
+            found = _blob.unpack(rows)
             yield found.take(found.trial < below)
 
     def _pages(
@@ -521,13 +515,6 @@ def _fingerprint(value: object) -> str:
     return value
 
 
-def _trials(arrays: _blob.Arrays, devices: set[str], elapsed: float) -> Trials:
-    trial, world, score, columns = arrays
-    return Trials(
-        trial=trial, world=world, score=score, columns=columns, devices=tuple(sorted(devices)), elapsed=elapsed
-    )
-
-
 def _is_stored(database: sqlite3.Connection, run: int, block: int) -> bool:
     """Whether the block is done."""
     return database.execute("SELECT 1 FROM block WHERE run = ? AND block = ?", (run, block)).fetchone() is not None
@@ -553,7 +540,7 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
     """A run with its counts."""
     row = database.execute("SELECT fingerprint, description, created FROM run WHERE id = ?", (run,)).fetchone()
     counts = database.execute(
-        "SELECT count(*) AS blocks, coalesce(sum(trials), 0) AS trials, coalesce(sum(failed), 0) AS failed,"
+        "SELECT count(*) AS blocks, coalesce(sum(trials), 0) AS trials, coalesce(sum(failed), 0) AS failed_trials,"
         " coalesce(sum(elapsed), 0.0) AS elapsed FROM block WHERE run = ?",
         (run,),
     ).fetchone()
@@ -568,12 +555,9 @@ def _describe(database: sqlite3.Connection, run: int) -> Run:
         fingerprint=row["fingerprint"],
         description=_database.table(row["description"]),
         created=row["created"],
-        blocks=counts["blocks"],
-        trials=counts["trials"],
+        **counts,
         wanted=max(wanted, counts["trials"]),
         failed_blocks=failed,
-        failed_trials=counts["failed"],
-        elapsed=counts["elapsed"],
         devices=tuple(device["device"] for device in devices),
         made=tuple((_database.table(row["versions"]), row["blocks"]) for row in made),
     )

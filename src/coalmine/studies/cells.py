@@ -200,7 +200,6 @@ def _crossed(tree: Mapping[str, Any]) -> tuple[Cell, ...]:
         published: Any = tree.get("published")
         for axis, index in zip(axes, indices, strict=True):
             value = axis["values"][index]
-            label = value
             if "key" in axis:
                 _set(config, axis["key"].split("."), value)
                 label = value["name"] if isinstance(value, Mapping) else value

@@ -14,7 +14,7 @@ from typing import Any
 import altair as alt
 
 from coalmine.errors import UnsupportedError
-from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished
+from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 from coalmine.studies.cells import Study
 from coalmine.studies.run import CellResult
 
@@ -108,7 +108,7 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
         legend=legend if len(names) > 1 else None,
     )
     several = by == "color" and len(series) > 1
-    base = alt.Chart(alt.InlineData(values=rows))
+    base = chart_of(rows)
     layers: list[Any] = []
     if kind == "bars":
         bars = base.mark_bar(stroke=INK, strokeWidth=1)
@@ -117,21 +117,13 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
         layers.append(bars.encode(x=x, y=y, color=color, xOffset=alt.XOffset(f"{beside}:N", sort=inner)))
     else:
         extra: dict[str, Any] = {}
-        if several:
-            line: dict[str, Any] = {
-                "symbolType": "stroke",
-                "symbolSize": 400,
-                "symbolStrokeColor": INK,
-                "symbolStrokeWidth": 2,
-            }
-            key = alt.Legend(title=None, orient="bottom", columns=4, **(line if kind == "lines" else {}))
-            if kind == "lines":
-                dashes = [_DASHES[i % len(_DASHES)] for i in range(len(series))]
-                extra["strokeDash"] = alt.StrokeDash(
-                    "series:N", sort=list(series), scale=alt.Scale(domain=list(series), range=dashes), legend=key
-                )
-            else:
-                extra["shape"] = alt.Shape("series:N", sort=list(series), legend=key)
+        key: dict[str, Any] = {"title": None, "orient": "bottom", "columns": 4}
+        if several and kind == "lines":
+            key |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeColor": INK, "symbolStrokeWidth": 2}
+            dashes = alt.Scale(domain=list(series), range=[_DASHES[i % len(_DASHES)] for i in range(len(series))])
+            extra["strokeDash"] = alt.StrokeDash("series:N", sort=list(series), scale=dashes, legend=alt.Legend(**key))
+        elif several:
+            extra["shape"] = alt.Shape("series:N", sort=list(series), legend=alt.Legend(**key))
         if kind == "lines":
             layers.append(base.mark_line(strokeWidth=2).encode(x=x, y=y, color=color, **extra))
             # Points of their own: as part of the line they would take the dashes out of the legend.
@@ -150,6 +142,6 @@ def _layers(spec: Mapping[str, Any], *, rows: list[dict[str, Any]], series: Sequ
         layers.append(mark.transform_filter("isValid(datum.rule)").encode(x=x, y=alt.Y("rule:Q")))
     if spec.get("diagonal"):
         top = max(max(float(row["x"]), row["y"]) for row in rows)
-        ends = alt.Chart(alt.InlineData(values=[{"x": 0.0, "y": 0.0}, {"x": top, "y": top}]))
+        ends = chart_of([{"x": 0.0, "y": 0.0}, {"x": top, "y": top}])
         layers.insert(0, ends.mark_line(color=QUIET, strokeDash=[4, 4]).encode(x="x:Q", y="y:Q"))
     return alt.layer(*layers).properties(width=width, height=300 if width > NARROW else 240)

@@ -59,8 +59,7 @@ class CellResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
-        names = [field.name for field in dataclasses.fields(self)]
-        result: dict[str, Any] = plain({name: getattr(self, name) for name in names})
+        result: dict[str, Any] = plain(vars(self))
         return result
 
 
@@ -160,14 +159,13 @@ def _measured(name: str, cell: str, scale: Scale, path: Path, how: Execution) ->
 
 def _compared(study: Study, cell: Cell, scale: Scale, found: Measured) -> CellResult:
     """Our value beside the paper's."""
+    kept = ("ours", "columns", "guarantee", "trials", "seconds", "details", "delta", "confidence")
     return CellResult(
         study=study.name,
         cell=cell.name,
         values=cell.values,
         published=cell.published,
-        ours=found.ours,
-        columns=found.columns,
-        guarantee=found.guarantee,
+        **{name: getattr(found, name) for name in kept},
         verdict=verdict(
             found.ours,
             published=cell.published,
@@ -175,11 +173,6 @@ def _compared(study: Study, cell: Cell, scale: Scale, found: Measured) -> CellRe
             proved=found.proved,
             guarantee=found.guarantee,
         ),
-        trials=found.trials,
-        seconds=found.seconds,
-        details=found.details,
-        delta=found.delta,
-        confidence=found.confidence,
         played=found.played or ({"trials": found.trials} if found.trials else {}),
     )
 

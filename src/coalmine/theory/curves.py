@@ -149,11 +149,9 @@ class TradeOff(Protocol):
 
     def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
         """The smallest false-negative rate of any test with false-positive rate ``alpha``."""
-        ...
 
     def __hash__(self) -> int:
         """Curves are values: what is simulated for one is kept."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,24 +198,21 @@ class Lines:
     """
 
     def __init__(self, slopes: ArrayLike, heights: ArrayLike) -> None:
-        object.__setattr__(
-            self, "_envelope", _upper_envelope(np.append(slopes, 0.0), np.append(heights, 0.0))
-        )  # subclasses are frozen
+        self._envelope = _upper_envelope(np.append(slopes, 0.0), np.append(heights, 0.0))
 
     def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
         """The smallest false-negative rate at false-positive rate ``alpha``."""
         a = np.asarray(alpha, dtype=np.float64)
-        breaks, slopes, heights = self._envelope  # type: ignore[attr-defined]
+        breaks, slopes, heights = self._envelope
         line = np.searchsorted(breaks, a)
         return np.asarray(np.maximum(0.0, heights[line] + slopes[line] * a))
 
     def slopes(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
         """The slope of the line that is highest at ``alpha``."""
-        breaks, slopes, _ = self._envelope  # type: ignore[attr-defined]
+        breaks, slopes, _ = self._envelope
         return np.asarray(slopes[np.searchsorted(breaks, np.asarray(alpha, dtype=np.float64))])
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
 class ProfileCurve(Lines):
     """f(α) = max over i of {0, 1 − δ_i − e^{ε_i}·α, e^{−ε_i}·(1 − δ_i − α)}: what the points (ε_i, δ_i) say together.
 
@@ -236,10 +231,6 @@ class ProfileCurve(Lines):
     [0.628172, 0.018394]
     """
 
-    epsilons: NDArray[np.float64]
-    deltas: NDArray[np.float64]
-    reverse: NDArray[np.float64]
-
     def __init__(self, epsilons: ArrayLike, deltas: ArrayLike, *, reverse: ArrayLike | None = None) -> None:
         e = _validate.finite_vector("epsilons", epsilons)
         d = _validate.finite_vector("deltas", deltas)
@@ -254,9 +245,7 @@ class ProfileCurve(Lines):
             if bad.size:
                 allowed = "a number of at least 0" if name == "epsilons" else "a number from 0 to 1"
                 raise _validate.reject(f"{name}[{bad[0]}]", values[bad[0]].item(), allowed)
-        object.__setattr__(self, "epsilons", e)
-        object.__setattr__(self, "deltas", d)
-        object.__setattr__(self, "reverse", r)
+        self.epsilons, self.deltas, self.reverse = e, d, r
         usable = e <= 700.0  # e^ε is a floating-point number; leaving points out only lowers the curve
         e, d, r = e[usable], d[usable], r[usable]
         slopes, heights = np.concatenate([-np.exp(e), -np.exp(-e)]), np.concatenate([1.0 - d, np.exp(-e) * (1.0 - r)])

@@ -11,14 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
+from coalmine._validate import assign as assign
 from coalmine.errors import InvalidInputError
 from coalmine.records import Sampling
-
-
-def assign(record: object, **values: object) -> None:
-    """Set fields of a frozen record that is being made."""
-    for name, value in values.items():
-        object.__setattr__(record, name, value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -25,26 +25,27 @@ class Engine(Protocol):
     @property
     def takes_tokens(self) -> bool:
         """Whether inputs are token numbers and not features."""
-        ...
 
     def logits(self, parameters: Tensor, x: Tensor, counts: Counts) -> Tensor:
         """Outputs of every model ``[S, P]`` at its inputs ``[S, W, ...]``: ``[S, W, classes]``."""
-        ...
 
 
 class BlackBox:
     """S trained models, shown through their outputs alone."""
 
-    def __init__(self, engine: Engine, parameters: Tensor, trials: NDArray[np.int64], network: Network) -> None:
-        self._engine = engine
-        self._parameters = parameters
-        self._trials = trials
-        self._shape, self._classes = network.input_shape, network.classes
-
-    @property
-    def trials(self) -> NDArray[np.int64]:
+    def __init__(
+        self,
+        engine: Engine,
+        parameters: Tensor,
+        trials: NDArray[np.int64],
+        network: Network,
+        initial: Callable[[], Tensor] | None = None,
+    ) -> None:
+        """``initial`` gives the parameters that the trainings started from."""
+        self._engine, self._parameters, self._initial = engine, parameters, initial
+        self.trials = trials
         """The trial number of each model, ``[S]``."""
-        return self._trials
+        self._shape, self._classes = network.input_shape, network.classes
 
     def logits(self, x: ArrayLike) -> NDArray[np.float64]:
         """Outputs of every model at B inputs (before the softmax): ``[S, B, classes]``."""
@@ -95,17 +96,6 @@ class BlackBox:
 class StackedModels(BlackBox):
     """S trained models with their parameters."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        parameters: Tensor,
-        trials: NDArray[np.int64],
-        network: Network,
-        initial: Callable[[], Tensor],
-    ) -> None:
-        super().__init__(engine, parameters, trials, network)
-        self._initial = initial
-
     @property
     def parameters(self) -> Tensor:
         """Parameters of every model, ``[S, P]``."""
@@ -114,4 +104,5 @@ class StackedModels(BlackBox):
     @functools.cached_property
     def initial_parameters(self) -> Tensor:
         """Parameters each training started from, ``[S, P]``, drawn again from their streams when first asked for."""
+        assert self._initial is not None
         return self._initial()

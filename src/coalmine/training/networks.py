@@ -30,16 +30,13 @@ class Network(Protocol):
     @property
     def input_shape(self) -> Shape:
         """The shape of one row of the data."""
-        ...
 
     @property
     def classes(self) -> int:
         """How many classes it tells apart."""
-        ...
 
     def layers(self) -> tuple[Part, ...]:
         """The layers, first to last."""
-        ...
 
 
 def parameter_count(network: Network) -> int:

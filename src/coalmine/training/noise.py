@@ -38,7 +38,6 @@ class Noise(Protocol):
 
     def add_to(self, gradient: Tensor, *, scale: float, part: slice = ALL) -> None:
         """Add ``scale`` times a fresh vector of standard normals to each row of ``[S, P]``, or to those of ``part``."""
-        ...
 
 
 def make_noise(

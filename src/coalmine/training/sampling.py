@@ -159,14 +159,9 @@ class DrawnAhead:
         """Have one more step drawn, unless all are."""
         if self._left > 0:
             self._left -= 1
-            self._coming.append([pool.submit(_next_of_each, group) for pool, group in self._groups])
+            self._coming.append([pool.submit(list, map(next, group)) for pool, group in self._groups])
 
     def step(self) -> list[Any]:
         """What each model draws in the next step."""
         self._ask()
         return [drawn for part in self._coming.popleft() for drawn in part.result()]
-
-
-def _next_of_each(draws: Sequence[Iterator[Any]]) -> list[Any]:
-    """One step of some models."""
-    return [next(draw) for draw in draws]

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -69,23 +69,8 @@ class Vectors:
         return tensor / clip_divisors(in_parts(line_norms, tensor), clip=clip) / divisor
 
 
-class Sums(Protocol):
-    """Writes the clipped gradients of the rows that were drawn, over the expected batch size, into the gradient."""
-
-    def __call__(self, drawn: list[Any], state: StackState) -> None:
-        """One step."""
-        ...
-
-
-class NoSums:
-    """Base data without gradients."""
-
-    def __init__(self, vectors: Vectors) -> None:
-        self._vectors = vectors
-
-    def __call__(self, drawn: list[Any], state: StackState) -> None:
-        """Zero."""
-        self._vectors.gradient.zero_()
+Sums = Callable[[list[Any], StackState], object]
+"""Writes the clipped gradients of the rows that were drawn, over the expected batch size, into the gradient."""
 
 
 class AlikeSums:
@@ -148,12 +133,11 @@ class CanaryGradient(CanaryTerm):
     def add(self, own: Any) -> None:
         """The gradient, as often as a row of the canary was drawn."""
         gradient, now = self._vectors.gradient, self._now
+        assert now is not None
         if isinstance(own, Tensor):
-            assert now is not None
             gradient.addcmul_(now, own.to(now)[:, None])
             return
         times = np.asarray([len(rows) for rows in own])
-        assert now is not None
         if not times.any():
             return
         if gradient.shape[1] <= _SMALL:

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from coalmine.adversaries.attack import Attack
 from coalmine.roles import Distinguisher, Models, Queries, View
+from coalmine.training import Dataset, ExampleCanary, Neighbours
 
 
 class Loss(Distinguisher):
@@ -32,6 +34,12 @@ class FinalLoss(Loss):
     """Minus the mean loss at the query points, asked of the final model by one who holds its parameters."""
 
     view = View.FINAL_MODEL
+
+
+def planted(base: Dataset, x: NDArray[Any], y: int, *notes: str, seen: type[Loss] = Loss) -> Attack:
+    """World 1 has one example more, and the score is minus its loss, seen as ``seen`` says."""
+    canary = ExampleCanary(x, y)
+    return Attack(neighbours=Neighbours(base, canary=canary), distinguisher=seen(x[None], [y]), notes=notes)
 
 
 class OutputShift(Distinguisher):

@@ -7,10 +7,11 @@ and what it makes of them. A measure of theory alone needs none.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from coalmine.auditing.config import AdversarySection, AuditConfig, Execution
+from coalmine.auditing.config import AdversarySection, AuditConfig, AuditSection, Execution
 from coalmine.auditing.judge import Evidence
 from coalmine.auditing.run import game_of
 from coalmine.auditing.setting import Setting
@@ -58,6 +59,12 @@ class Measured:
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
+def behind(question: AuditSection, *played: Evidence) -> dict[str, Any]:
+    """What stands behind a measure of audits: their δ and confidence, how many trials, and how long they took."""
+    trials, seconds = sum(len(one.trials) for one in played), sum(one.trials.elapsed for one in played)
+    return {"delta": question.delta, "confidence": question.confidence, "trials": trials, "seconds": seconds}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Measure:
     """``audits(study, cell, scale)`` are the audits that must be trained; ``measure`` trains what is missing and
@@ -70,31 +77,24 @@ class Measure:
 
 
 def find(name: str) -> Measure:
-    """The measure of that name (imported only now: some need torch, others only theory)."""
-    from coalmine.studies.measures import (
-        accounting,
-        beliefs,
-        copies,
-        evidence,
-        final_model,
-        known_laws,
-        last_iterate_theory,
-        one_run,
-        promises,
-    )
+    """The measure of that name; its module is imported only now: some need torch, others only theory."""
+    module, attribute = _PLACES[name].split(".")
+    found: Measure = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
+    return found
 
-    return {
-        "accounting": accounting.MEASURE,
-        "beliefs": beliefs.MEASURE,
-        "canary-each-step": known_laws.EVERY_STEP,
-        "copies": copies.MEASURE,
-        "evidence": evidence.MEASURE,
-        "final-model": final_model.MEASURE,
-        "last-iterate-baselines": last_iterate_theory.BASELINES,
-        "last-iterate-ratio": last_iterate_theory.RATIO,
-        "one-run": one_run.MEASURE,
-        "one-run-coordinates": one_run.COORDINATES,
-        "one-run-ideal": one_run.IDEAL,
-        "promises": promises.MEASURE,
-        "replaced-row": known_laws.REPLACED,
-    }[name]
+
+_PLACES = {
+    "accounting": "accounting.MEASURE",
+    "beliefs": "beliefs.MEASURE",
+    "canary-each-step": "known_laws.EVERY_STEP",
+    "copies": "copies.MEASURE",
+    "evidence": "evidence.MEASURE",
+    "final-model": "final_model.MEASURE",
+    "last-iterate-baselines": "last_iterate_theory.BASELINES",
+    "last-iterate-ratio": "last_iterate_theory.RATIO",
+    "one-run": "one_run.MEASURE",
+    "one-run-coordinates": "one_run.COORDINATES",
+    "one-run-ideal": "one_run.IDEAL",
+    "promises": "promises.MEASURE",
+    "replaced-row": "known_laws.REPLACED",
+}

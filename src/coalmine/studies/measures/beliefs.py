@@ -26,7 +26,7 @@ from coalmine.identifiability import belief as beliefs
 from coalmine.identifiability.sensitivity import global_sensitivity
 from coalmine.records import DpSgd, Sampling
 from coalmine.studies.cells import Cell, Scale, Study, overlay
-from coalmine.studies.measures import Bench, Measure, Measured
+from coalmine.studies.measures import Bench, Measure, Measured, behind
 
 OURS = ("advantage", "median belief", "sensitivity", "ε′ sensitivities")
 
@@ -123,10 +123,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
             scores, delta=delta, confidence=settings.audit.confidence, copies=1, relation=relation
         ).epsilon,
         guarantee=standard.epsilon(pair, delta=delta).epsilon,
-        delta=delta,
-        confidence=settings.audit.confidence,
-        trials=len(trials),
-        seconds=trials.elapsed,
+        **behind(settings.audit, played),
         details={"columns": columns, "notes": list(played.attack.notes)},
     )
 

@@ -11,7 +11,7 @@ from coalmine.auditing.proof import scores_of
 from coalmine.auditing.setting import prepare
 from coalmine.records import Relation
 from coalmine.studies.cells import Cell, Scale, Study
-from coalmine.studies.measures import Bench, Measure, Measured
+from coalmine.studies.measures import Bench, Measure, Measured, behind
 
 
 def audits(study: Study, cell: Cell, scale: Scale) -> tuple[AuditConfig, ...]:
@@ -51,10 +51,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(best["proved"], best["if Gaussian"]),
         guarantee=guarantee,
-        delta=wanted[0].audit.delta,
-        confidence=wanted[0].audit.confidence,
-        trials=sum(len(one.trials) for one in played),
-        seconds=sum(one.trials.elapsed for one in played),
+        **behind(wanted[0].audit, *played),
         details={"by_copies": by_copies},
     )
 

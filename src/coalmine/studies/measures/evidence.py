@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from coalmine.auditing.config import AdversarySection, AuditConfig
+from coalmine.auditing.config import AuditConfig
+from coalmine.auditing.judge import Evidence
 from coalmine.auditing.proof import prove, scores_of
 from coalmine.auditing.setting import prepare
 from coalmine.bounds.methods import METHODS
 from coalmine.records import LowerBound
 from coalmine.studies.cells import Cell, Scale, Study
-from coalmine.studies.measures import Bench, Measure, Measured
+from coalmine.studies.measures import Bench, Measure, Measured, behind
 
 BOUNDS = ("proved", "if Gaussian", "if DP-SGD", "if last iterate")
 
@@ -34,10 +34,10 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     ``options.ours`` of the study says which of them stands beside the published value (by default "proved").
     """
     wanted = audits(study, cell, scale)
-    parts = list(itertools.chain.from_iterable(_parts(settings) for settings in wanted))
+    parts = [(settings, section) for settings in wanted for section in settings.adversary]
     best: dict[str, float | None] = dict.fromkeys(BOUNDS)  # None: no adversary has evidence of this kind
-    trials, seconds, accuracy = 0, 0.0, None
-    heuristic = None
+    evidence: list[Evidence] = []
+    accuracy, heuristic = None, None
     # Each bound is held against the guarantee of its own variant: the pair that comes closest stands for all.
     proved, guarantee = 0.0, math.inf
     for settings, section in parts:
@@ -45,8 +45,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         played = bench.play(setting, section)
         heuristic = setting.heuristic.epsilon if setting.heuristic else heuristic
         accuracy = played.accuracy if accuracy is None else accuracy
-        trials += len(played.trials)
-        seconds += played.trials.elapsed
+        evidence.append(played)
         first, others = prove(
             scores_of(played.trials),
             played.attack,
@@ -66,15 +65,8 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         columns={**best, "heuristic": heuristic, "guarantee": guarantee, "accuracy": accuracy},
         proved=proved,
         guarantee=guarantee if guarantee < math.inf else None,
-        delta=wanted[0].audit.delta,
-        confidence=wanted[0].audit.confidence,
-        trials=trials,
-        seconds=seconds,
+        **behind(wanted[0].audit, *evidence),
     )
-
-
-def _parts(settings: AuditConfig) -> Iterator[tuple[AuditConfig, AdversarySection]]:
-    return ((settings, section) for section in settings.adversary)
 
 
 def _named(first: LowerBound, others: tuple[object, ...]) -> Iterator[tuple[str, float]]:

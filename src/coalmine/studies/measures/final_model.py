@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 from coalmine import bounds
@@ -10,10 +9,10 @@ from coalmine.accounting import encoding
 from coalmine.auditing.config import AuditConfig
 from coalmine.auditing.proof import scores_of
 from coalmine.auditing.setting import prepare
-from coalmine.records import DpSgd, Relation
+from coalmine.records import Relation
 from coalmine.roles import View
 from coalmine.studies.cells import Cell, Scale, Study
-from coalmine.studies.measures import Bench, Measure, Measured
+from coalmine.studies.measures import Bench, Measure, Measured, behind
 
 
 def audits(study: Study, cell: Cell, scale: Scale) -> tuple[AuditConfig, ...]:
@@ -35,49 +34,37 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     assert mechanism is not None
     delta, confidence = settings.audit.delta, settings.audit.confidence
     rows = played.attack.copies_under(Relation.ADD_REMOVE)
-    found: dict[str, float | None] = {"if last iterate": None}
-    families = {"if DP-SGD": "standard"}
-    if played.attack.reads_as is not View.ALL_ITERATES:
-        families = {"if last iterate": "last_iterate", **families}
-    found |= {
+    families = {"if last iterate": "last_iterate", "if DP-SGD": "standard"}
+    if played.attack.reads_as is View.ALL_ITERATES:
+        del families["if last iterate"]
+    found = {
         name: bounds.dpsgd(
             scores, mechanism=mechanism, family=family, delta=delta, confidence=confidence, copies=rows, weigh="curves"
         ).epsilon
         for name, family in families.items()
     }
-    proved = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows).epsilon
-    found["proved"] = proved
+    found["proved"] = bounds.lower_bound(scores, delta=delta, confidence=confidence, copies=rows).epsilon
     guarantee = setting.guarantee.epsilon
     heuristic = math.nan if setting.heuristic is None else setting.heuristic.epsilon
     ours = found[study.options.get("ours", "if last iterate")]
-    known = found["if DP-SGD"]
-    assert ours is not None
-    assert known is not None
+    form = encoding.one_bit if section.options.get("form") == "one-bit" else encoding.linear
     return Measured(
         ours=ours,
         columns={
             "sigma": mechanism.noise_multiplier,
+            "if last iterate": None,
             **found,
             "heuristic": heuristic,
             "guarantee": guarantee,
             "share of ε": ours / guarantee if guarantee < math.inf else None,
             "of heuristic": ours / heuristic,
-            "exact": _exact(mechanism, delta=delta, options=section.options) if section.name == "encoding" else None,
+            "exact": form(mechanism, delta=delta).epsilon if section.name == "encoding" else None,
             "accuracy": played.accuracy,
         },
-        proved=max(proved, known),
+        proved=max(found["proved"], found["if DP-SGD"]),
         guarantee=guarantee if guarantee < math.inf else None,
-        delta=delta,
-        confidence=confidence,
-        trials=len(played.trials),
-        seconds=played.trials.elapsed,
+        **behind(settings.audit, played),
     )
-
-
-def _exact(mechanism: DpSgd, *, delta: float, options: dict[str, object]) -> float:
-    """What the form of the encoding leaks, by theory."""
-    form = encoding.one_bit if options.get("form") == "one-bit" else encoding.linear
-    return form(dataclasses.replace(mechanism), delta=delta).epsilon
 
 
 MEASURE = Measure(

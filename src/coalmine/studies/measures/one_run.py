@@ -23,7 +23,7 @@ from coalmine.one_run.design import Design
 from coalmine.one_run.judge import lower_bounds
 from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, OneRunScores, Sampling
 from coalmine.studies.cells import Cell, Scale, Study
-from coalmine.studies.measures import Bench, Measure, Measured, scenes
+from coalmine.studies.measures import Bench, Measure, Measured, behind, scenes
 
 
 def mechanism_of(tree: Any) -> tuple[DpSgd, float, float]:
@@ -48,27 +48,21 @@ def ideal(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     mechanism, epsilon, delta = mechanism_of(cell.tree)
     m, confidence = int(cell.tree["canaries"]), float(cell.tree["confidence"])
     claim = MechanismClaim(mechanism=mechanism, delta=delta)
-    level = 1.0 - confidence
-    columns: dict[str, float | str | None] = {}
     choice = guessing.choose(claim, canaries=m, confidence=confidence, aim="bound")
     pair, law = (choice.guess_in, choice.guess_out), guessing.leak(claim)
     right = round(sum(pair) * guessing.right_share(law, m, pair))
     seen = Guesses(canaries=m, guesses=sum(pair), correct=right, sides=2 if all(pair) else 1)
-    columns["if DP-SGD"] = one_run_dpsgd(seen, mechanism=mechanism, delta=delta, confidence=confidence).epsilon
+    ours = one_run_dpsgd(seen, mechanism=mechanism, delta=delta, confidence=confidence).epsilon
     # The methods that assume nothing have other best numbers of guesses.
     said = EpsilonClaim(epsilon=epsilon, delta=delta)
-    for name, method in (("(ε, δ), p-value", "one_run"), ("(ε, δ), curve", "one_run_fdp")):
-        columns[name] = max(
-            guessing.expected_bound(said, law, m, one, method=method, level=level)
-            for one in guessing.candidates(m, one_sided=False)
-        )
-    columns["ε"] = epsilon
-    columns["guesses"] = float(sum(pair))
-    ours = columns["if DP-SGD"]
-    assert isinstance(ours, float)
+    tried = guessing.candidates(m, one_sided=False)
+    others = {
+        name: max(guessing.expected_bound(said, law, m, one, method=method, level=1.0 - confidence) for one in tried)
+        for name, method in (("(ε, δ), p-value", "one_run"), ("(ε, δ), curve", "one_run_fdp"))
+    }
     return Measured(
         ours=ours,
-        columns=columns,
+        columns={"if DP-SGD": ours, **others, "ε": epsilon, "guesses": float(sum(pair))},
         proved=ours,
         guarantee=epsilon,
         delta=delta,
@@ -161,10 +155,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         },
         proved=max(best.values()),
         guarantee=guarantee,
-        delta=settings.audit.delta,
-        confidence=settings.audit.confidence,
-        trials=len(played.trials),
-        seconds=played.trials.elapsed,
+        **behind(settings.audit, played),
     )
 
 

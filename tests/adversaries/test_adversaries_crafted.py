@@ -10,7 +10,7 @@ from torch import nn
 
 from coalmine import data
 from coalmine.adversaries import Scene, adversary
-from coalmine.adversaries.crafted import BestRow
+from coalmine.adversaries.crafted import BestRow, copies_for
 from coalmine.adversaries.crafters import rows
 from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
 from coalmine.errors import InvalidInputError, UnsupportedError
@@ -283,7 +283,7 @@ def test_the_row_is_the_strongest_candidate_and_has_the_strength_that_is_said(mo
     np.testing.assert_allclose([row.strength for row in found.rows], np.sort(dense)[::-1], rtol=1e-8)
     x, y, _ = models[int(np.argmax(dense))]
     np.testing.assert_array_equal(attack.neighbours.canary.x[0], x)
-    assert attack.neighbours.canary.y.tolist() == [y, y]  # two copies
+    assert attack.neighbours.canary.y.tolist() == [y]  # so much leaks here that one copy is enough
     assert f"d² = {max(dense):.3g}" in attack.notes[0]
 
 
@@ -457,6 +457,25 @@ def test_copies_are_rows_of_the_worlds_and_change_nothing_else(name):
     single, attack = one.craft(given), three.craft(given)
     assert (single.neighbours.copies, attack.neighbours.copies) == (1, 3)
     assert attack.notes == single.notes
+
+
+@pytest.mark.parametrize(
+    ("changes", "copies"),
+    [
+        ({"sample_rate": 0.1, "noise_multiplier": 1.386, "steps": 100}, 2),  # μ = 0.83, the default audit
+        ({"sample_rate": 0.1, "noise_multiplier": 2.0, "steps": 21}, 7),  # μ = 0.24
+        ({"sample_rate": 0.01, "noise_multiplier": 4.0, "steps": 10}, 8),  # never more
+        ({"sample_rate": None, "sampling": "full", "noise_multiplier": 1.0, "steps": 4}, 1),  # μ = 2
+        ({"sample_rate": None, "sampling": "full", "noise_multiplier": 4.0, "steps": 9}, 2),  # μ = 0.75
+        ({"noise_multiplier": 0.0}, 1),
+        ({"noise_multiplier": 0.05}, 1),
+    ],
+)
+def test_the_number_of_copies_goes_by_what_the_training_leaks(changes, copies):
+    given = small(**changes)
+    assert copies_for(given) == copies
+    assert adversary("crafted-gradient").settled(given) == adversary("crafted-gradient", copies=copies)
+    assert adversary("crafted-gradient", copies=3).settled(given).copies == 3
 
 
 # ---- what it is worth

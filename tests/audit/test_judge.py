@@ -109,6 +109,39 @@ def test_an_attack_that_sees_too_little_says_nothing_unless_a_control_shows_what
     assert found.outcome is Outcome.CONSISTENT
 
 
+def test_a_weak_attack_with_few_trials_says_nothing_although_a_perfect_one_would_have_refuted():
+    """d′ = 0.6 of 1: with half the noise it would be 1.2, which 200 trials do not tell from the 1 that is allowed."""
+    few, (how,) = verdict(evidence(shift=0.6, trials=200, seed=3))
+    assert few.outcome is Outcome.INCONCLUSIVE
+    assert how.share == 0.5
+    assert re.search(
+        r"with half of the noise this attack would have refuted it with probability 0\.\d\d only", words(few)
+    )
+    many, _ = verdict(evidence(shift=0.6, trials=8000))
+    assert many.outcome is Outcome.CONSISTENT
+    assert "this attack sees only a part of a fault" in words(many)
+    caught, _ = verdict(evidence(shift=0.6, trials=200, seed=3, control=evidence(noise=0.3, trials=200)))
+    assert caught.outcome is Outcome.CONSISTENT
+
+
+def test_of_equally_powerful_attacks_the_strongest_is_spoken_of():
+    names = [dataclasses.replace(ATTACK, name=name) for name in ("weak", "strong")]
+    found, hows = verdict(evidence(shift=0.8, attack=names[0]), evidence(attack=names[1], seed=1))
+    assert hows[0].power == hows[1].power
+    assert "as many trials as strong had" in words(found)
+
+
+def test_too_many_copies_are_the_reason_that_is_given():
+    """Worlds that are 8 apart have no error in 200 trials, nor have those that are 16 apart with half the noise."""
+    eight = dataclasses.replace(ATTACK, copies=8)
+    found, _ = verdict(evidence(shift=8.0, trials=200, attack=eight))
+    assert found.outcome is Outcome.INCONCLUSIVE
+    assert "one copy of the canary in place of 8 would do with as many" in words(found)
+    strict = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=0.1, steps=1), delta=1e-5)
+    found, _ = verdict(evidence(shift=8.0, trials=200, attack=eight), claim=strict)
+    assert "two million would not do: take fewer copies" in words(found)
+
+
 def test_scores_that_never_change_say_nothing():
     given = evidence()
     same = dataclasses.replace(given.trials, score=np.ones(1000))

@@ -1,6 +1,15 @@
 """The adversaries: who they are, what they may see, how they choose the worlds and tell them apart."""
 
-from coalmine.adversaries.attack import Adversary, Attack, DrawnScores, ManyCanaries, Scene, Shortcut, ThreatModel
+from coalmine.adversaries.attack import (
+    Adversary,
+    Attack,
+    DrawnScores,
+    ManyCanaries,
+    Scene,
+    Settles,
+    Shortcut,
+    ThreatModel,
+)
 from coalmine.adversaries.catalogue import GROUP, Listed, adversary, catalogue, identity_of, resolve
 
 __all__ = [
@@ -11,6 +20,7 @@ __all__ = [
     "Listed",
     "ManyCanaries",
     "Scene",
+    "Settles",
     "Shortcut",
     "ThreatModel",
     "adversary",

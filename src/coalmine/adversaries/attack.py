@@ -167,6 +167,14 @@ class ManyCanaries:
 
 
 @runtime_checkable
+class Settles(Protocol):
+    """An adversary with options that go by the training's numbers; a control keeps what was chosen for its audit."""
+
+    def settled(self, scene: Scene) -> Adversary:
+        """The same adversary with every option chosen."""
+
+
+@runtime_checkable
 class Adversary(Protocol):
     """A frozen dataclass whose fields are the adversary's options."""
 

@@ -4,7 +4,8 @@ The row, or the gradient, is chosen by what it can prove (:mod:`coalmine.adversa
 :mod:`coalmine.adversaries.crafters.steady`), and the score is the best test that the view has: the loss of the final
 model, or the whitened log-likelihood ratio of every step. With ``copies`` = k the worlds differ in k rows that are all
 this one. A group stands out further from the noise, by more than the way back to one row costs (group privacy), so as
-many trials prove more.
+many trials prove more: as long as the group is not so far from the noise that single errors decide. By default k is
+chosen by the training's numbers alone, so that k·μ is about 1.7, where μ is the distance of one row in all steps.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +26,32 @@ from coalmine.adversaries.crafters.steady import steadiest
 from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
 from coalmine.errors import InvalidInputError
+from coalmine.records import Sampling
 from coalmine.training import ChosenExample, ExampleCanary, GradientCanary, Neighbours, StackState
 
 MOST_COPIES = 1000
 """Rows that are all the same; a step's ratio has a term for each."""
+_ALL_COPIES = 1.7
+"""How far all copies together should be from the noise: there some hundred trials measure a distance best."""
+_MOST_CHOSEN = 8
 _SOURCE = "the row by its signal against the covariance of the other rows' gradients"
+
+
+def copies_for(scene: Scene) -> int:
+    """k with k·μ about 1.7, from 1 to 8, where μ is how far one row of length C in every step is from the noise.
+
+    μ = √T/σ where every step uses the row (with shuffled batches once an epoch), and q·√(T·(e^{1/σ²} − 1)) with Poisson
+    batches (Bu et al. 2020, the central limit). One copy where the noise is set by the two data sets themselves.
+    """
+    training, rate = scene.training, scene.sample_rate
+    sigma, steps = training.noise_multiplier, training.steps
+    if sigma < 0.1 or training.noise_scale == "local":
+        return 1
+    if training.sampling is Sampling.POISSON:
+        mu = rate * math.sqrt(steps * math.expm1(1.0 / sigma**2))
+    else:
+        mu = math.sqrt(steps * rate) / sigma
+    return max(1, min(_MOST_CHOSEN, round(_ALL_COPIES / max(mu, 1e-9))))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,16 +60,17 @@ class _Crafted:
 
     Rows along the least varying direction of the inputs, ``norms`` times as long as the mean row, and a blank row are
     tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each. In
-    world 1 the chosen one is there ``copies`` times.
+    world 1 the chosen one is there ``copies`` times (default: :func:`copies_for` the training).
     """
 
-    copies: int = 2
+    copies: int | None = None
     norms: tuple[float, ...] = (1.0, 2.5, 5.0)
     labels: int = 2
     shadows: int = 2
 
     def __post_init__(self) -> None:
-        _validate.integer("copies", self.copies, at_least=1, at_most=MOST_COPIES)
+        if self.copies is not None:
+            _validate.integer("copies", self.copies, at_least=1, at_most=MOST_COPIES)
         if not isinstance(self.norms, (list, tuple)) or not 1 <= len(self.norms) <= 100:
             raise InvalidInputError(
                 f"norms = {self.norms!r} is not allowed: expected a list of 1 to 100 numbers above 0"
@@ -59,6 +82,13 @@ class _Crafted:
     def found(self, scene: Scene) -> rows.Found:
         """The candidates, strongest first."""
         return rows.strongest(scene, norms=self.norms, labels=self.labels, shadows=self.shadows)
+
+    def settled(self, scene: Scene) -> Self:
+        """The same adversary with its number of copies."""
+        return dataclasses.replace(self, copies=self._number(scene))
+
+    def _number(self, scene: Scene) -> int:
+        return self.copies if self.copies is not None else copies_for(scene)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +106,7 @@ class CraftedRow(_Crafted):
         access="black box (its loss at one point)",
         modification="malicious samples",
         dataset="not modified",
-        summary="Adds two copies of the row that stands out most and asks the final model for its loss there.",
+        summary="Adds copies of the row that stands out most and asks the final model for its loss there.",
         paper=f"jagielski-2020, Algorithm 4, and {_SOURCE}",
         adds="chooses the row that the worlds differ in",
     )
@@ -93,7 +123,7 @@ class CraftedRow(_Crafted):
         """Choose the row; world 1 has it on top of the data."""
         best = self.steady(scene)
         return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
+            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self._number(scene))),
             distinguisher=Loss(best.x[None], [best.y]),
             notes=(_final_words(best),),
         )
@@ -115,7 +145,7 @@ class CraftedRowSteps(_Crafted):
         access="intermediate models",
         modification="malicious samples",
         dataset="not modified",
-        summary="Adds two copies of the row that stands out most and looks for their gradient in every step.",
+        summary="Adds copies of the row that stands out most and looks for their gradient in every step.",
         paper=f"nasr-2021, Section IV-C; {_SOURCE}",
         adds="sees the model after every step",
     )
@@ -131,7 +161,7 @@ class CraftedRowSteps(_Crafted):
         found = self.found(scene)
         best = found.rows[0]
         return Attack(
-            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self.copies)),
+            neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self._number(scene))),
             distinguisher=self._ratio(scene, found, self._candidates(scene, found, found.rows[:1])),
             notes=(_words(best), *self._notes(scene)),
         )
@@ -157,7 +187,7 @@ class CraftedRowSteps(_Crafted):
             network=scene.network,
             training=scene.training,
             background=found.background,
-            copies=self.copies,
+            copies=self._number(scene),
             every=self._every(scene),
             refresh=self.refresh,
             rechoose=rechoose,
@@ -200,7 +230,7 @@ class AdaptiveRow(CraftedRowSteps):
         access="intermediate models",
         modification="adaptive samples",
         dataset="not modified",
-        summary="Adds two copies of the row that stands out most then, anew at each step; looks for their gradient.",
+        summary="Adds copies of the row that stands out most then, anew at each step, and looks for their gradient.",
         paper=f"nasr-2021, Section IV-D; {_SOURCE}",
         adds="chooses the row anew at every step",
     )
@@ -216,7 +246,9 @@ class AdaptiveRow(CraftedRowSteps):
         chosen = found.rows[: self.candidates]
         candidates = self._candidates(scene, found, chosen)
         return Attack(
-            neighbours=Neighbours(scene.base, canary=BestRow(candidates, copies=self.copies, rechoose=self.rechoose)),
+            neighbours=Neighbours(
+                scene.base, canary=BestRow(candidates, copies=self._number(scene), rechoose=self.rechoose)
+            ),
             distinguisher=self._ratio(scene, found, candidates, rechoose=self.rechoose),
             notes=(
                 f"every {self.rechoose} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
@@ -234,7 +266,7 @@ class CraftedGradient(CraftedRowSteps):
         access="intermediate models",
         modification="malicious gradients",
         dataset="not modified",
-        summary="Adds two rows with a gradient of its own where the others have none, and looks for it in every step.",
+        summary="Adds rows with a gradient of its own where the others have none, and looks for it in every step.",
         paper="nasr-2021, Section IV-E; the direction by the other rows' gradients at shadow models",
         adds="gives a gradient instead of a row",
     )
@@ -244,7 +276,7 @@ class CraftedGradient(CraftedRowSteps):
         found = self.found(scene)
         gradient = scene.training.clip * found.untouched
         return Attack(
-            neighbours=Neighbours(scene.base, canary=GradientCanary(gradient, copies=self.copies)),
+            neighbours=Neighbours(scene.base, canary=GradientCanary(gradient, copies=self._number(scene))),
             distinguisher=self._ratio(scene, found, gradient),
             notes=("the gradient is orthogonal to those of the other rows at shadow models", *self._notes(scene)),
         )

@@ -467,8 +467,8 @@ def _named(text: str) -> dict[str, Any]:
     found: dict[str, Any] = {"name": name.strip()}
     for part in rest.split(",") if colon else ():
         option, equals, value = part.partition("=")
-        if not equals or not option.strip() or option.strip() == "name":
-            raise _validate.reject("adversary", text, "a name, or name:option=value,option=value")
+        if not equals or not option.strip() or option.strip() in found:
+            raise _validate.reject("adversary", text, "a name, or name:option=value,option=value, every option once")
         found[option.strip()] = _value(value)
     return found
 

@@ -27,7 +27,7 @@ from coalmine.one_run.judge import judge as judge_guesses
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Outcome, Power, Relation, Scores, Verdict
 from coalmine.roles import View
 from coalmine.store import Trials
-from coalmine.theory.curves import gaussian_mu
+from coalmine.theory.curves import GaussianCurve, gaussian_mu
 
 ENOUGH = 0.8
 """A training that leaks clearly more must have been refuted with this probability before a claim is consistent."""
@@ -165,7 +165,7 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
         power=power,
         separation=_separation(scores),
         failed=failed,
-        doubts=tuple(_doubts(scores, failed, claim=claim, copies=copies, caught=control is True)),
+        doubts=tuple(_doubts(one, scores, claim=claim, copies=copies, level=each, caught=control is True)),
         control=control,
         noise_multiplier=_noise_left(scores, claim, level=each, copies=copies) if strongest.refuted else None,
         least_share=least_share(claim),
@@ -254,9 +254,9 @@ def _separation(scores: Scores) -> float:
     return float(math.sqrt(2.0) * special.ndtri(share))
 
 
-def _doubts(scores: Scores, failed: tuple[int, int], *, claim: Claim, copies: int, caught: bool) -> list[str]:
+def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: float, caught: bool) -> list[str]:
     """Why an attack that refutes nothing says nothing. One that has ``caught`` its control is not blind."""
-    doubts = []
+    doubts, failed = [], one.failed
     worlds = scores.world0.size, scores.world1.size
     if any(failed):
         table = [[failed[0], worlds[0] - failed[0]], [failed[1], worlds[1] - failed[1]]]
@@ -295,7 +295,38 @@ def _doubts(scores: Scores, failed: tuple[int, int], *, claim: Claim, copies: in
             f"{_WORDS[least_share(claim)]} of the noise they would still be within that, so this attack would not have "
             "refuted it; use a stronger score or canary, or play a control, which shows what it can refute"
         )
+    elif not caught and not doubts and _weak(_separation(scores), allowed):
+        chance = _would_refute(_separation(scores), one, claim=claim, copies=copies, level=level)
+        if chance < ENOUGH:
+            doubts.append(
+                f"the scores are d′ = {_separation(scores):.2f} apart where the claim allows about {allowed:.2f}: with "
+                f"{_WORDS[least_share(claim)]} of the noise this attack would have refuted it with probability "
+                f"{_percent(chance)} only; use a stronger score or canary, ask for more trials, or play a control, "
+                "which shows what it can refute"
+            )
     return doubts
+
+
+def _weak(separation: float, allowed: float) -> bool:
+    """Whether an attack is much weaker than the best that the claim allows."""
+    return separation <= 0.7 * allowed
+
+
+def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int, level: float) -> float:
+    """The chance that this attack refutes a training with less noise, judged by how far apart its scores are now.
+
+    With a share s of the noise scores are about 1/s times as far apart. (With sampled batches a perfect attack gains
+    more; one that is far from perfect meets more than the noise, and need not.)
+    """
+    worlds = np.bincount(one.trials.world, minlength=2)
+    return bounds.power(
+        claim,
+        alternative=GaussianCurve(mu=separation / least_share(claim) / copies),
+        negatives=int(worlds[0]),
+        positives=int(worlds[1]),
+        confidence=1.0 - level,
+        copies=copies,
+    )
 
 
 def _allowed(claim: Claim, copies: int) -> float:
@@ -316,7 +347,7 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
     speaking = [(one, how) for one, how in zip(evidence, found, strict=True) if how.speaks]
     played = [how for how in found if how.control is not None]
     if speaking and (not played or any(how.control for how in played)):
-        one, how = max(speaking, key=lambda pair: (pair[1].control is True, pair[1].share or 0.0, pair[1].power))
+        one, how = max(speaking, key=lambda pair: _weight(*pair, claim=claim))
         reasons = [f"nothing that {_who(evidence)} saw contradicts the claim"]
         power = None
         if how.share is not None:
@@ -335,6 +366,12 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
         confidence=confidence,
         reasons=tuple(_open(evidence, found, claim=claim, confidence=confidence)),
     )
+
+
+def _weight(one: Evidence, how: Judgement, *, claim: Claim) -> tuple[bool, float, float, float]:
+    """Of attacks that all say something, the one to speak of: controlled, powerful, and close to what is allowed."""
+    allowed = 0.0 if one.design is not None else _allowed(claim, one.attack.copies_under(claim.relation))
+    return how.control is True, how.share or 0.0, how.power, how.separation / allowed if allowed > 0.0 else 0.0
 
 
 def least_share(claim: Claim) -> float:
@@ -389,11 +426,12 @@ def _against(one: Evidence, how: Judgement, claim: Claim) -> str:
 def _strength(how: Judgement, claim: Claim, *, copies: int) -> list[str]:
     """A word about an attack that is much weaker than the best that the claim allows."""
     allowed = _allowed(claim, copies)
-    if how.separation > 0.7 * allowed:
+    if not _weak(how.separation, allowed):
         return []
+    rows = "" if copies == 1 else f" for {copies} rows"
     return [
-        f"its scores were d′ = {how.separation:.2f} apart where the claim allows about {allowed:.2f}: this attack sees "
-        "only a part of a fault, so a control would tell more"
+        f"its scores were d′ = {how.separation:.2f} apart where the claim allows about {allowed:.2f}{rows}: this "
+        "attack sees only a part of a fault, so a control would tell more"
     ]
 
 
@@ -420,15 +458,27 @@ def _too_few(one: Evidence, share: float, claim: Claim, *, level: float) -> str:
     words = f"with {len(one.trials)} {unit} {seen} would have been refuted"
     if one.design is not None:
         return f"{words}: coalmine plan --one-run says how many would do"
+    copies = one.attack.copies_under(claim.relation)
+    single = copies // max(1, one.attack.copies)
+    if single < copies and (_could_refute(claim, one.trials, copies=single, level=level)[0] or 0.0) >= least_share(
+        claim
+    ):
+        return f"{words}: one copy of the canary in place of {one.attack.copies} would do with as many"
     needed = bounds.trials_needed(
         claim,
         alternative=bounds.less_noise(claim, share=least_share(claim)),
         power=ENOUGH,
         confidence=1.0 - level,
-        copies=one.attack.copies_under(claim.relation),
+        copies=copies,
     )
     enough = _WORDS[least_share(claim)]
-    return f"{words}: " + (f"about {needed:,} trials would do for {enough} of it" if needed else "claim the mechanism")
+    if needed:
+        return f"{words}: about {needed:,} trials would do for {enough} of it"
+    if isinstance(claim, EpsilonClaim):
+        return f"{words}: claim the mechanism"
+    return f"{words}, and two million would not do: " + (
+        "take fewer copies" if single < copies else "it leaks too much"
+    )
 
 
 def _percent(value: float) -> str:

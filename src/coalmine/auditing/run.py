@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coalmine import _validate
-from coalmine.adversaries import Adversary, Attack, Scene, identity_of, resolve
+from coalmine.adversaries import Adversary, Attack, Scene, Settles, identity_of, resolve
 from coalmine.auditing import config, judge
 from coalmine.auditing.engine import open_engine
 from coalmine.auditing.facts import AttackFacts, Subject
@@ -273,13 +273,36 @@ def _chooses_data(setting: Setting, attack: Attack) -> bool:
 
 
 def game_of(
-    setting: Setting, who: Adversary | config.AdversarySection, *, trials: int, control: float = 1.0
+    setting: Setting,
+    who: Adversary | config.AdversarySection,
+    *,
+    trials: int,
+    control: float = 1.0,
+    promised: Setting | None = None,
 ) -> Game | OneRunGame:
-    """Craft the attack of one adversary on this setting; ``trials`` are for games of many trainings."""
+    """Craft the attack of one adversary on this setting; ``trials`` are for games of many trainings.
+
+    ``promised`` is the setting that a control stands beside: options that go by a training's numbers go by that one's.
+    """
     section = who if isinstance(who, config.AdversarySection) else None
     options = {} if section is None else section.options
     player = resolve(who.name if isinstance(who, config.AdversarySection) else who, **options)
-    scene = Scene(
+    if isinstance(player, Settles):
+        player = player.settled(_scene(promised or setting))
+    with alone():
+        attack = player.craft(_scene(setting))
+    if isinstance(attack, Attack):
+        return Game.of(setting, player, attack, options=options, trials=trials, control=control)
+    if section is not None and section.trials is not None:
+        raise InvalidInputError(
+            f"trials = {section.trials} is not allowed for {section.name}: expected canaries (in one training) and runs"
+        )
+    return OneRunGame.of(setting, player, attack, identity=_identity(setting, player), options=plain(options))
+
+
+def _scene(setting: Setting) -> Scene:
+    """What every adversary knows beforehand."""
+    return Scene(
         base=setting.base,
         classes=setting.classes,
         network=setting.network,
@@ -288,15 +311,6 @@ def game_of(
         held_out=setting.test,
         seed=setting.config.audit.seed,
     )
-    with alone():
-        attack = player.craft(scene)
-    if isinstance(attack, Attack):
-        return Game.of(setting, player, attack, options=options, trials=trials, control=control)
-    if section is not None and section.trials is not None:
-        raise InvalidInputError(
-            f"trials = {section.trials} is not allowed for {section.name}: expected canaries (in one training) and runs"
-        )
-    return OneRunGame.of(setting, player, attack, identity=_identity(setting, player), options=plain(options))
 
 
 def _with_control(
@@ -320,7 +334,7 @@ def _with_control(
         return game.member(), None
     training = dataclasses.replace(setting.training, noise_multiplier=CONTROL * setting.training.noise_multiplier)
     half = dataclasses.replace(setting, training=training)
-    control = game_of(half, who, trials=game.trials, control=CONTROL)
+    control = game_of(half, who, trials=game.trials, control=CONTROL, promised=setting)
     assert isinstance(control, Game)
     return game.member(control.member()), control
 

@@ -182,6 +182,12 @@ def _show(plans: list[Plan]) -> None:
             f"With that many trials an attack whose scores are two Gaussians worth ε = {first.attack_epsilon:g} "
             f"refutes the claim in about {100 * first.power:g}% of audits."
         )
+    groups = []
+    if first.copies > 1:
+        attack += f", in worlds that differ in {first.copies} rows"
+        groups.append(f"Every ε here is for one row; {first.copies} rows may leak {first.copies} times as much.")
+        if any(each.trials is None for each in plans):
+            groups.append("Where no number of trials is enough, fewer copies may do.")
     print_table(
         f"Trials to refute ε = {first.claim:g} at δ = {first.delta:g}, confidence {100 * first.confidence:g}%, by "
         f"{attack}",
@@ -191,6 +197,7 @@ def _show(plans: list[Plan]) -> None:
     print_lines(
         [
             meaning,
+            *groups,
             "clopper-pearson and one-run assume nothing about the mechanism; gdp and one-run-fdp assume a Gaussian "
             "trade-off curve, dpsgd the stated DP-SGD. The ceiling is what an attack without error would prove with "
             "those trials.",

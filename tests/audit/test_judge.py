@@ -140,6 +140,7 @@ def test_too_many_copies_are_the_reason_that_is_given():
     strict = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=0.1, steps=1), delta=1e-5)
     found, _ = verdict(evidence(shift=8.0, trials=200, attack=eight), claim=strict)
     assert "two million would not do: take fewer copies" in words(found)
+    assert "d′" not in words(found)  # as far apart as can be is not weak
 
 
 def test_scores_that_never_change_say_nothing():

@@ -309,7 +309,7 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
 
 def _weak(separation: float, allowed: float) -> bool:
     """Whether an attack is much weaker than the best that the claim allows."""
-    return separation <= 0.7 * allowed
+    return math.isfinite(allowed) and separation <= 0.7 * allowed
 
 
 def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int, level: float) -> float:

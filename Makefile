@@ -86,7 +86,7 @@ docs: $(VENV)/.docs ## Build the book: build/docs/index.html; every warning is a
 
 # On a machine with a CUDA GPU, with the Python that has torch's GPU build; elsewhere every one of these tests skips.
 GPU_PYTHON ?= $(BIN)/python
-GPU_WORKERS ?= 4
+GPU_WORKERS ?= auto
 test-gpu: ## Run every test that needs a CUDA GPU, with GPU_PYTHON=python3 by another Python than the project's own
 	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -p no:cacheprovider -p no:benchmark -n $(GPU_WORKERS) --dist worksteal \
 	  tests/training tests/adversaries/test_adversaries_cuda.py -k "cuda or fused or stages or draws"

@@ -110,8 +110,8 @@ def test_an_attack_that_sees_too_little_says_nothing_unless_a_control_shows_what
 
 
 def test_a_weak_attack_with_few_trials_says_nothing_although_a_perfect_one_would_have_refuted():
-    """d′ = 0.6 of 1: with half the noise it would be 1.2, which 200 trials do not tell from the 1 that is allowed."""
-    few, (how,) = verdict(evidence(shift=0.6, trials=200, seed=3))
+    """d′ = 0.55 of 1: with half the noise it would be 1.1, which 1000 trials do not tell from the 1 that is allowed."""
+    few, (how,) = verdict(evidence(shift=0.55, seed=3))
     assert few.outcome is Outcome.INCONCLUSIVE
     assert how.share == 0.5
     assert re.search(
@@ -120,8 +120,14 @@ def test_a_weak_attack_with_few_trials_says_nothing_although_a_perfect_one_would
     many, _ = verdict(evidence(shift=0.6, trials=8000))
     assert many.outcome is Outcome.CONSISTENT
     assert "this attack sees only a part of a fault" in words(many)
-    caught, _ = verdict(evidence(shift=0.6, trials=200, seed=3, control=evidence(noise=0.3, trials=200)))
+    caught, _ = verdict(evidence(shift=0.55, seed=3, control=evidence(noise=0.3)))
     assert caught.outcome is Outcome.CONSISTENT
+
+
+def test_a_perfect_attack_that_is_weak_by_chance_is_not_doubted():
+    """d′ of 80 trials scatters by 0.23: of 200 audits of a right training hardly one is called weak."""
+    weak = [bool(verdict(evidence(trials=80, seed=seed), confidence=0.95)[1][0].doubts) for seed in range(200)]
+    assert sum(weak) <= 12
 
 
 def test_of_equally_powerful_attacks_the_strongest_is_spoken_of():
@@ -129,6 +135,29 @@ def test_of_equally_powerful_attacks_the_strongest_is_spoken_of():
     found, hows = verdict(evidence(shift=0.8, attack=names[0]), evidence(attack=names[1], seed=1))
     assert hows[0].power == hows[1].power
     assert "as many trials as strong had" in words(found)
+
+
+def test_the_power_is_that_of_an_attack_that_there_is():
+    """With batches that are drawn the curve for both orders of the worlds is below that of each: no attack reaches it.
+
+    A perfect attack refutes half the noise here in 0.46 of audits of 1500 + 1500 trials (by the curve for both orders
+    0.97), and in 0.60 where rows are known to be added, which is tested by the curve of this order.
+    """
+    claim = MechanismClaim(mechanism=DpSgd(sample_rate=0.05, noise_multiplier=1.0, steps=1), delta=1e-5)
+    rng, world = np.random.default_rng(5), np.arange(3000) % 2
+    seen = rng.normal(size=3000) + world * (rng.random(3000) < 0.05)
+    kept = Trials(
+        trial=np.arange(3000), world=world, score=np.log(0.95 + 0.05 * np.exp(seen - 0.5)), columns={}, devices=(),
+        elapsed=0.0,
+    )  # fmt: skip
+    powers = []
+    for added in (False, True):
+        facts = dataclasses.replace(ATTACK, added=added)
+        found, (how,) = verdict(Evidence(run="ab" * 32, attack=facts, trials=kept, wanted=3000), claim=claim)
+        assert found.outcome is not Outcome.REFUTED
+        assert how.share != 0.5
+        powers.append(how.power)
+    assert powers[0] < powers[1]
 
 
 def test_too_many_copies_are_the_reason_that_is_given():

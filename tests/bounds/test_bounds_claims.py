@@ -173,3 +173,23 @@ def test_a_claim_by_replacement_is_tested_where_it_has_a_curve():
     bounds.check_claim(claim(mechanism), confidence=0.99)
     with pytest.raises(InvalidInputError, match="confidence"):
         bounds.check_claim(claim(), confidence=1.0)
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_the_power_is_what_perfect_attacks_reach_where_batches_are_drawn(added):
+    """200 audits of exact likelihood ratios; the chance of a false failure is below 1e-6 (five standard errors).
+
+    By the curve that holds in both orders the power would be 0.6, which no attack reaches.
+    """
+    rate, share, trials, audits = 0.05, 0.35, 400, 200
+    said = MechanismClaim(mechanism=DpSgd(sample_rate=rate, noise_multiplier=1.0, steps=1), delta=1e-5)
+    other = bounds.less_noise(said, share=share, added=True)
+    power = bounds.power(said, alternative=other, negatives=trials, positives=trials, confidence=0.99, added=added)
+    rng, refuted = np.random.default_rng(8), 0
+    for _ in range(audits):
+        seen = share * rng.normal(size=(2, trials))
+        seen[1] += rng.random(trials) < rate
+        ratios = np.log1p(rate * np.expm1((seen - 0.5) / share**2))
+        refuted += bounds.claim_test(Scores(ratios[0], ratios[1]), claim=said, confidence=0.99, added=added).refuted
+    assert refuted / audits == pytest.approx(power, abs=5.0 * (0.25 / audits) ** 0.5)
+    assert power < 0.5

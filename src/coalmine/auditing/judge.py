@@ -37,6 +37,10 @@ SHARES = (HALF, 1 / 3, 1 / 5, 1 / 10)
 _WORDS = {1 / 2: "half", 1 / 3: "a third", 1 / 5: "a fifth", 1 / 10: "a tenth"}
 _WRONG_WAY = 1e-3
 _BLIND = 0.05
+_PART = 0.7
+"""Scores that are at most this part as far apart as a claim allows come from an attack much weaker than the best."""
+_SURELY = 1.645
+"""Standard errors that are allowed for the chance of the trials."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,7 +156,7 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
     copies = one.attack.copies_under(claim.relation)
     found, each = _tested(one, claim=claim, level=level)
     name, strongest = min(found.items(), key=lambda pair: pair[1].p_value)
-    share, power = _could_refute(claim, one.trials, copies=copies, level=each)
+    share, power = _could_refute(claim, one.trials, copies=copies, level=each, added=_in_order(one, claim))
     control = None
     if one.control is not None:
         control = any(test.refuted for test in _tested(one.control, claim=claim, level=level)[0].values())
@@ -178,8 +182,19 @@ def _tested(one: Evidence, *, claim: Claim, level: float) -> tuple[dict[str, bou
     parts = {"scores": scores_of(one.trials)} | ({"failures": failures_of(one.trials)} if any(one.failed) else {})
     each, copies = level / len(parts), one.attack.copies_under(claim.relation)
     return {
-        name: bounds.claim_test(part, claim=claim, confidence=1.0 - each, copies=copies) for name, part in parts.items()
+        name: bounds.claim_test(part, claim=claim, confidence=1.0 - each, copies=copies, added=_in_order(one, claim))
+        for name, part in parts.items()
     }, each
+
+
+def _ordered(claim: Claim) -> bool:
+    """Whether a claim has a curve for each order of the worlds: world 1 is world 0 with rows added."""
+    return isinstance(claim, MechanismClaim) and claim.relation is Relation.ADD_REMOVE
+
+
+def _in_order(one: Evidence, claim: Claim) -> bool:
+    """Whether the worlds are known to be in this order."""
+    return one.attack.added and _ordered(claim)
 
 
 def _weigh_guesses(one: Evidence, design: Design) -> Judgement:
@@ -230,18 +245,21 @@ def _noise_left(scores: Scores, claim: Claim, *, level: float, copies: int) -> f
     return float(found) if found < claim.mechanism.noise_multiplier else None
 
 
-def _could_refute(claim: Claim, trials: Trials, *, copies: int, level: float) -> tuple[float | None, float]:
+def _could_refute(
+    claim: Claim, trials: Trials, *, copies: int, level: float, added: bool
+) -> tuple[float | None, float]:
     """The largest share of the claimed noise that a perfect attack would have refuted, and how surely."""
     worlds = np.bincount(trials.world, minlength=2)
     power = 0.0
     for share in SHARES:
         power = bounds.power(
             claim,
-            alternative=bounds.less_noise(claim, share=share),
+            alternative=bounds.less_noise(claim, share=share, added=_ordered(claim)),
             negatives=int(worlds[0]),
             positives=int(worlds[1]),
             confidence=1.0 - level,
             copies=copies,
+            added=added,
         )
         if power >= ENOUGH:
             return share, power
@@ -295,7 +313,7 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
             f"{_WORDS[least_share(claim)]} of the noise they would still be within that, so this attack would not have "
             "refuted it; use a stronger score or canary, or play a control, which shows what it can refute"
         )
-    elif not caught and not doubts and _weak(_separation(scores), allowed):
+    elif not caught and not doubts and _weak(_separation(scores), allowed, worlds):
         chance = _would_refute(_separation(scores), one, claim=claim, copies=copies, level=level)
         if chance < ENOUGH:
             doubts.append(
@@ -307,9 +325,10 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
     return doubts
 
 
-def _weak(separation: float, allowed: float) -> bool:
-    """Whether an attack is much weaker than the best that the claim allows."""
-    return math.isfinite(allowed) and separation <= 0.7 * allowed
+def _weak(separation: float, allowed: float, worlds: tuple[int, int]) -> bool:
+    """Whether an attack is much weaker than the best that the claim allows, and not by the chance of these trials."""
+    error = math.sqrt((1.0 / worlds[0] + 1.0 / worlds[1]) * (1.0 + separation**2 / 8.0))
+    return math.isfinite(allowed) and separation + _SURELY * error <= _PART * allowed
 
 
 def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int, level: float) -> float:
@@ -326,6 +345,7 @@ def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int
         positives=int(worlds[1]),
         confidence=1.0 - level,
         copies=copies,
+        added=_in_order(one, claim),
     )
 
 
@@ -334,7 +354,9 @@ def _allowed(claim: Claim, copies: int) -> float:
     if isinstance(claim, EpsilonClaim):
         return copies * gaussian_mu(claim.epsilon, delta=claim.delta)
     alpha = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 2000), np.linspace(0.0, 1.0, 2001)]))
-    share = 1.0 - float(integrate.trapezoid(bounds.claim_curve(claim, copies=copies)(alpha), alpha))
+    share = 1.0 - float(
+        integrate.trapezoid(bounds.claim_curve(claim, copies=copies, added=_ordered(claim))(alpha), alpha)
+    )
     return float(math.sqrt(2.0) * special.ndtri(share))
 
 
@@ -426,7 +448,7 @@ def _against(one: Evidence, how: Judgement, claim: Claim) -> str:
 def _strength(how: Judgement, claim: Claim, *, copies: int) -> list[str]:
     """A word about an attack that is much weaker than the best that the claim allows."""
     allowed = _allowed(claim, copies)
-    if not _weak(how.separation, allowed):
+    if not math.isfinite(allowed) or how.separation > _PART * allowed:
         return []
     rows = "" if copies == 1 else f" for {copies} rows"
     return [
@@ -451,7 +473,7 @@ def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Cl
     return reasons + [f"{', '.join(labels)}: {words}" for words, labels in same.items()]
 
 
-def _too_few(one: Evidence, share: float, claim: Claim, *, level: float) -> str:
+def _too_few(one: Evidence, share: float | None, claim: Claim, *, level: float) -> str:
     """That more trials are needed, and about how many."""
     unit = "trials" if one.design is None else "canaries"
     seen = f"nothing but {_less(claim, share)}" if share else "not even a tenth of the claimed noise"
@@ -460,15 +482,16 @@ def _too_few(one: Evidence, share: float, claim: Claim, *, level: float) -> str:
         return f"{words}: coalmine plan --one-run says how many would do"
     copies = one.attack.copies_under(claim.relation)
     single = copies // max(1, one.attack.copies)
-    if single < copies and (_could_refute(claim, one.trials, copies=single, level=level)[0] or 0.0) >= least_share(
-        claim
-    ):
+    if single < copies:
+        share, _ = _could_refute(claim, one.trials, copies=single, level=level, added=_in_order(one, claim))
+    if share and share >= least_share(claim):
         return f"{words}: one copy of the canary in place of {one.attack.copies} would do with as many"
     needed = bounds.trials_needed(
         claim,
-        alternative=bounds.less_noise(claim, share=least_share(claim)),
+        alternative=bounds.less_noise(claim, share=least_share(claim), added=_ordered(claim)),
         power=ENOUGH,
         confidence=1.0 - level,
+        added=_in_order(one, claim),
         copies=copies,
     )
     enough = _WORDS[least_share(claim)]

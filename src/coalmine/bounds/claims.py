@@ -91,13 +91,17 @@ def check_claim(claim: Claim, *, confidence: float) -> None:
         claim_curve(claim)
 
 
-def claim_curve(claim: Claim, *, copies: int = 1) -> TradeOff:
-    """The trade-off curve that the claim promises for worlds that differ in ``copies`` rows; never too high."""
+def claim_curve(claim: Claim, *, copies: int = 1, added: bool = False) -> TradeOff:
+    """The trade-off curve that the claim promises for worlds that differ in ``copies`` rows; never too high.
+
+    ``added``: world 1 is known to be world 0 with these rows added, so the curve of a mechanism need hold in this order
+    alone (:func:`coalmine.accounting.standard.trade_off`). A claimed ε has one curve for both orders.
+    """
     _validate.instance("claim", claim, _CLAIMS)
     copies = _validate.integer("copies", copies, at_least=1)
     if isinstance(claim, EpsilonClaim):
         return EpsilonDelta(delta=claim.delta, copies=copies).curve(claim.epsilon)
-    return of_copies(mechanism_curve(claim.mechanism), copies)
+    return of_copies(mechanism_curve(claim.mechanism, added=added), copies)
 
 
 def of_copies(curve: TradeOff, copies: int) -> TradeOff:
@@ -121,7 +125,7 @@ def less_noise(claim: Claim, *, share: float, added: bool = False) -> TradeOff:
     return mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share), added=added)
 
 
-def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int = 1) -> ClaimTest:
+def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int = 1, added: bool = False) -> ClaimTest:
     """Test a claim as a whole by the scores of independent trials; nothing is assumed about the training.
 
     Args:
@@ -129,6 +133,7 @@ def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int =
         claim: an ε at a δ, or a mechanism, for one row.
         confidence: a true claim is refuted with probability at most 1 − confidence.
         copies: in how many rows the worlds differ, under the relation of the claim.
+        added: world 1 is known to be world 0 with these rows added, never the other way round.
 
     Returns:
         The p-value, and whether the claim is refuted.
@@ -144,7 +149,7 @@ def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int =
     _validate.instance("scores", scores, Scores)
     level, copies = _checked(claim, confidence, copies)
     sizes = scores.world0.size, scores.world1.size
-    null = _null(claim, copies, *sizes, _copies(level, sizes[0], _COPIES))
+    null = _null(claim, copies, *sizes, _copies(level, sizes[0], _COPIES), added)
     values = null.scaled(errors_by_position(scores).false_negatives[None, :])[0]
     worse = null.largest.size - int(np.searchsorted(null.largest, values.max() - _TIE, side="left"))
     p_value = float(upper_limit(worse, null.largest.size, _SURE))
@@ -152,26 +157,42 @@ def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int =
 
 
 def refutations(
-    claim: Claim, places: NDArray[np.int64], negatives: int, positives: int, *, level: float, copies: int = 1
+    claim: Claim,
+    places: NDArray[np.int64],
+    negatives: int,
+    positives: int,
+    *,
+    level: float,
+    copies: int = 1,
+    added: bool = False,
 ) -> NDArray[np.bool_]:
     """Which of many audits refute the claim, from their false negatives as places on the fine lattice, a row each."""
-    null = _null(claim, copies, negatives, positives, _copies(level, negatives, _COPIES))
+    null = _null(claim, copies, negatives, positives, _copies(level, negatives, _COPIES), added)
     values = null.scaled(lattice(positives, fine=True)[places]).max(axis=1)
     return np.asarray(values > null.critical(level))
 
 
 def power(
-    claim: Claim, *, alternative: TradeOff, negatives: int, positives: int, confidence: float, copies: int = 1
+    claim: Claim,
+    *,
+    alternative: TradeOff,
+    negatives: int,
+    positives: int,
+    confidence: float,
+    copies: int = 1,
+    added: bool = False,
 ) -> float:
     """The probability that a perfect attack refutes the claim when the training's curve is ``alternative``.
 
     Args:
         claim: what is tested.
-        alternative: the curve of one row of what really runs (see :func:`less_noise`).
+        alternative: the curve of one row of what really runs (see :func:`less_noise`). With sampled batches no attack
+            reaches the curve that holds in both orders: take that of the order that is played.
         negatives: trials in world 0.
         positives: trials in world 1.
         confidence: of the test.
         copies: in how many rows the worlds differ.
+        added: as in :func:`claim_test`.
 
     Returns:
         The share of 2000 simulated audits that refute; scores are those that reach the curve.
@@ -188,11 +209,11 @@ def power(
         _validate.integer(name, value, at_least=1, at_most=_MOST_TRIALS)
         for name, value in (("negatives", negatives), ("positives", positives))
     ]
-    return _power(claim, _curve(alternative), *sizes, level, copies, _COPIES)
+    return _power(claim, _curve(alternative), *sizes, level, copies, added, _COPIES)
 
 
 def trials_needed(
-    claim: Claim, *, alternative: TradeOff, confidence: float, copies: int = 1, power: float = 0.8
+    claim: Claim, *, alternative: TradeOff, confidence: float, copies: int = 1, power: float = 0.8, added: bool = False
 ) -> int | None:
     """About how many trials, both worlds together, refute the claim with this probability; None if two millions do not.
 
@@ -202,6 +223,7 @@ def trials_needed(
         confidence: of the test.
         copies: in how many rows the worlds differ.
         power: the probability that is wanted.
+        added: as in :func:`claim_test`.
 
     Returns:
         An even number, within about 5 %.
@@ -212,7 +234,7 @@ def trials_needed(
     alternative = _curve(alternative)
 
     def enough(n: int) -> bool:
-        return _power(claim, alternative, n, n, level, copies, _FEW_COPIES) >= power
+        return _power(claim, alternative, n, n, level, copies, added, _FEW_COPIES) >= power
 
     each = least_whole(enough, start=4, most=_MOST_TRIALS // 2, parts=20)
     return None if each is None else 2 * each
@@ -233,9 +255,16 @@ def _curve(alternative: TradeOff) -> TradeOff:
 
 @functools.lru_cache(maxsize=256)
 def _power(
-    claim: Claim, alternative: TradeOff, n0: int, n1: int, level: float, copies: int, how_many: tuple[int, float]
+    claim: Claim,
+    alternative: TradeOff,
+    n0: int,
+    n1: int,
+    level: float,
+    copies: int,
+    added: bool,
+    how_many: tuple[int, float],
 ) -> float:
-    null = _null(claim, copies, n0, n1, _copies(level, n0, how_many))
+    null = _null(claim, copies, n0, n1, _copies(level, n0, how_many), added)
     missed = _simulated(of_copies(alternative, copies), n0, n1, _SCALING_COPIES, _SEED + 2)
     return float(np.mean(null.scaled(missed).max(axis=1) > null.critical(level)))
 
@@ -275,14 +304,14 @@ class _Null:
 
 
 @functools.lru_cache(maxsize=16)
-def _null(claim: Claim, copies: int, n0: int, n1: int, simulations: int) -> _Null:
+def _null(claim: Claim, copies: int, n0: int, n1: int, simulations: int, added: bool) -> _Null:
     """Simulate the claim's statistics when its curve is just reached."""
-    curve = claim_curve(claim, copies=copies)
+    curve = claim_curve(claim, copies=copies, added=added)
     said = isinstance(claim, EpsilonClaim)
     family: Family = EpsilonDelta(delta=claim.delta, copies=copies) if said else Gdp(delta=claim.delta)
     named = {
         "threshold": _threshold(family, n0, n1),
-        "likelihood": _likelihood(curve, of_copies(less_noise(claim, share=_ALTERNATIVE), copies), n0, n1),
+        "likelihood": _likelihood(curve, of_copies(less_noise(claim, share=_ALTERNATIVE, added=added), copies), n0, n1),
     }
     statistics = tuple(named.values())
     first = np.stack([one(_simulated(curve, n0, n1, _SCALING_COPIES, _SEED + 1)) for one in statistics], axis=1)

@@ -153,12 +153,15 @@ def _misses(theta_of: Callable[[float, int], float], statistics: Array, trials: 
     return int(np.sum(statistics >= unique[first])) if first < unique.size else 0
 
 
-def _claims(known: Known) -> Iterator[tuple[str, Claim]]:
-    """What is true of a mechanism: its ε at δ, and that it releases no more than itself."""
+def _claims(known: Known) -> Iterator[tuple[str, Claim, bool]]:
+    """What is true of a mechanism: its ε at δ, and that it releases no more than itself; and whether rows are added."""
     if known.epsilon > 0.0:
-        yield "claim of ε", EpsilonClaim(epsilon=known.epsilon, delta=known.delta)
+        yield "claim of ε", EpsilonClaim(epsilon=known.epsilon, delta=known.delta), False
     if known.mechanism is not None:
-        yield "claim of the mechanism", MechanismClaim(mechanism=known.mechanism, delta=known.delta)
+        claim = MechanismClaim(mechanism=known.mechanism, delta=known.delta)
+        yield "claim of the mechanism", claim, False
+        if known.analysis == "standard":
+            yield "claim of the mechanism (rows added)", claim, True
 
 
 def _audits(known: Known, trials: int, kept: int, many: int) -> tuple[list[Scores], NDArray[np.int64]]:
@@ -208,8 +211,8 @@ def _trial_cells(known: Known, trials: int, repetitions: int, many: int, ranks_o
         if isinstance(family, EpsilonDelta) and known.copies == 1:
             yield _anytime_cell(known, family, audits, fixed)
             yield _bayesian_cell(known, audits, fixed)
-    for name, claim in () if ranks_only else _claims(known):
-        refuted = refutations(claim, places, trials, trials, level=LEVEL, copies=known.copies)
+    for name, claim, added in () if ranks_only else _claims(known):
+        refuted = refutations(claim, places, trials, trials, level=LEVEL, copies=known.copies, added=added)
         yield _cell(known, f"{name}, refuted", trials, refuted)
 
 

@@ -44,6 +44,9 @@ _COPIES = (20_000, 60.0)
 _FEW_COPIES = (2_000, 10.0)
 """The same where a rough answer is enough: how many trials would do."""
 _SCALING_COPIES = 2_000
+_SCALE, _RARER = 0.99, 0.997
+"""The quantile under the claim that is 1 on the scale of each statistic. Where the order of the worlds is known, the
+likelihood is that of the scores themselves, and a threshold has to say more to decide."""
 _LARGEST_TABLE = 40_000_000
 _TIE = 1e-7
 """Copies within this of the observed value count as reaching it: sums of equal counts may differ in their last bits."""
@@ -317,7 +320,8 @@ def _null(claim: Claim, copies: int, n0: int, n1: int, simulations: int, added: 
     first = np.stack([one(_simulated(curve, n0, n1, _SCALING_COPIES, _SEED + 1)) for one in statistics], axis=1)
     center = np.median(first, axis=0)
     # Where most copies tie there is no width; what is left must still be far above rounding.
-    width = np.maximum(np.quantile(first, 0.99, axis=0) - center, 1e-6 * (1.0 + np.abs(center)))
+    tops = np.array([np.quantile(first[:, 0], _RARER if added else _SCALE), np.quantile(first[:, 1], _SCALE)])
+    width = np.maximum(tops - center, 1e-6 * (1.0 + np.abs(center)))
     null = _Null(tuple(named), statistics, center, width, np.empty(0))
     most = max(1, 4_000_000 // lattice(n0).size)  # copies that fit into memory
     parts = [min(most, simulations - start) for start in range(0, simulations, most)]
@@ -345,12 +349,25 @@ def _threshold(family: Family, n0: int, n1: int) -> Callable[[NDArray[np.int64]]
 
 
 def _likelihood(curve: TradeOff, other: TradeOff, n0: int, n1: int) -> Callable[[NDArray[np.int64]], Array]:
-    """Σ over world 1 of a(share of world 0 above) + Σ over world 0 of a(share of world 1 below), a = ln(f₁′/f′).
+    """Σ over world 1 of a(share of world 0 above) + Σ over world 0 of b(share of world 1 below).
 
-    Any a that falls gives a valid statistic; this one is made to fall by isotonic regression.
+    a = ln(f₁′/f′) is the log-likelihood ratio of a score of world 1 by its place among those of world 0; b, that of a
+    score of world 0 by its place among those of world 1, is the same of the inverse curves. Any a and b that fall give
+    a valid statistic; these are made to fall by isotonic regression.
     """
     edges = np.unique(np.concatenate([[0.0], np.geomspace(1e-7, 0.5, 400), np.linspace(0.0, 1.0, 401)]))
-    slopes = [np.maximum(-np.diff(np.minimum(one(edges), 1.0)), 1e-15) for one in (curve, other)]
-    fitted = optimize.isotonic_regression(np.log(slopes[1] / slopes[0]), weights=np.diff(edges), increasing=False).x
+    fine = np.unique(np.concatenate([np.linspace(0.0, 1.0, 8001), np.geomspace(1e-9, 0.5, 2000)]))
     middles = 0.5 * (edges[1:] + edges[:-1])
-    return rank_sum(lambda share: np.interp(share, middles, fitted), n0, n1)
+
+    def inverse(one: TradeOff) -> Array:
+        values = np.minimum.accumulate(np.minimum(one(fine), 1.0))
+        return np.asarray(np.interp(edges, values[::-1], fine[::-1]))
+
+    def ratios(values: Array, others: Array) -> Callable[[Array], Array]:
+        slopes = [np.maximum(-np.diff(np.minimum(one, 1.0)), 1e-15) for one in (values, others)]
+        raw = np.log(slopes[1] / slopes[0])
+        fitted = optimize.isotonic_regression(raw, weights=np.diff(edges), increasing=False).x
+        return lambda share: np.interp(share, middles, fitted)
+
+    forth, back = ratios(curve(edges), other(edges)), ratios(inverse(curve), inverse(other))
+    return rank_sum(forth, n0, n1, back=back)

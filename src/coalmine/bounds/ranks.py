@@ -67,16 +67,18 @@ _TIE = 1e-9
 """Copies this near the observed value count as reaching it: equal sums may differ in their last bits."""
 
 
-def rank_sum(gain: Callable[[Array], Array], negatives: int, positives: int) -> Callable[[NDArray[np.int64]], Array]:
-    """Σ_j a(share of X above Y_j) + Σ_i a(share of Y below X_i), from the false negatives at every lattice position.
+def rank_sum(
+    gain: Callable[[Array], Array], negatives: int, positives: int, *, back: Callable[[Array], Array] | None = None
+) -> Callable[[NDArray[np.int64]], Array]:
+    """Σ_j a(share of X above Y_j) + Σ_i b(share of Y below X_i), from the false negatives at every lattice position.
 
-    ``gain`` is a, which falls: then the sum rises in every 1{X_i < Y_j}. Between two positions of the lattice the
-    scores of world 0 count as one.
+    ``gain`` is a and ``back`` is b (default: a too). Both fall: then the sum rises in every 1{X_i < Y_j}. Between two
+    positions of the lattice the scores of world 0 count as one.
     """
     positions = lattice(negatives)
     gains = gain(np.asarray((positions + 0.5) / (negatives + 1.0), dtype=np.float64))
     steps = np.maximum(gains - np.append(gains[1:], gains[-1]), 0.0)
-    table = gain(np.asarray((np.arange(positives + 1) + 0.5) / (positives + 1.0), dtype=np.float64))
+    table = (back or gain)(np.asarray((np.arange(positives + 1) + 0.5) / (positives + 1.0), dtype=np.float64))
     held = np.diff(positions, prepend=-1.0)[:-1]  # how many scores of world 0 each threshold stands for
     return lambda missed: np.asarray(-(missed @ steps) + table[missed[:, :-1]] @ held)
 

@@ -102,6 +102,7 @@ def claim_curve(claim: Claim, *, copies: int = 1, added: bool = False) -> TradeO
     """
     _validate.instance("claim", claim, _CLAIMS)
     copies = _validate.integer("copies", copies, at_least=1)
+    _validate.instance("added", added, bool)
     if isinstance(claim, EpsilonClaim):
         return EpsilonDelta(delta=claim.delta, copies=copies).curve(claim.epsilon)
     return of_copies(mechanism_curve(claim.mechanism, added=added), copies)
@@ -123,6 +124,7 @@ def less_noise(claim: Claim, *, share: float, added: bool = False) -> TradeOff:
     """
     _validate.instance("claim", claim, _CLAIMS)
     share = _validate.at_most("share", _validate.positive("share", share), 1.0)
+    _validate.instance("added", added, bool)
     if isinstance(claim, EpsilonClaim):
         return GaussianCurve(mu=gaussian_mu(claim.epsilon, delta=claim.delta) / share)
     return mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share), added=added)
@@ -150,7 +152,7 @@ def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int =
 
     """
     _validate.instance("scores", scores, Scores)
-    level, copies = _checked(claim, confidence, copies)
+    level, copies = _checked(claim, confidence, copies, added)
     sizes = scores.world0.size, scores.world1.size
     null = _null(claim, copies, *sizes, _copies(level, sizes[0], _COPIES), added)
     values = null.scaled(errors_by_position(scores).false_negatives[None, :])[0]
@@ -207,7 +209,7 @@ def power(
     True
 
     """
-    level, copies = _checked(claim, confidence, copies)
+    level, copies = _checked(claim, confidence, copies, added)
     sizes = [
         _validate.integer(name, value, at_least=1, at_most=_MOST_TRIALS)
         for name, value in (("negatives", negatives), ("positives", positives))
@@ -232,7 +234,7 @@ def trials_needed(
         An even number, within about 5 %.
 
     """
-    level, copies = _checked(claim, confidence, copies)
+    level, copies = _checked(claim, confidence, copies, added)
     power = _validate.open_unit("power", power)
     alternative = _curve(alternative)
 
@@ -243,9 +245,10 @@ def trials_needed(
     return None if each is None else 2 * each
 
 
-def _checked(claim: Claim, confidence: float, copies: int) -> tuple[float, int]:
+def _checked(claim: Claim, confidence: float, copies: int, added: bool) -> tuple[float, int]:
     """The level of the test, and the copies."""
     _validate.instance("claim", claim, _CLAIMS)
+    _validate.instance("added", added, bool)
     level = 1.0 - _validate.open_unit("confidence", confidence)
     return level, _validate.integer("copies", copies, at_least=1)
 

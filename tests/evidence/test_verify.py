@@ -245,6 +245,29 @@ def test_scores_of_an_own_training_are_found_too(forge, own_bundle):
     assert "nan in the bundle" in found.differences[0]
 
 
+def test_an_order_of_the_worlds_that_is_made_up_is_found_by_the_rows(forge, tmp_path):
+    """A row taken away, tested as if one were added: the claim would be refuted too easily."""
+    worlds = coalmine.Worlds(world0=own.worlds.world1, world1=own.worlds.world0)
+    claim = coalmine.DpSgd(sample_rate=0.5, noise_multiplier=2.0, steps=1)
+    store = tmp_path / "s.db"
+    result = coalmine.audit_function(
+        own.half, own.score, worlds=worlds, claim_dpsgd=claim, trials=32, store=store, execution=INLINE
+    )
+    honest = coalmine.bundle(result, store=store, output=tmp_path / "b.zip")
+    named = {"train": own.half, "score": own.score, "worlds": worlds}
+    assert coalmine.verify(honest, **named).exit_code == 0
+
+    def made_up(tree):
+        tree["audit"]["config"]["added"] = True
+        for member in tree["audit"]["members"]:
+            member["attack"]["added"] = True
+
+    forged = forge(honest, {archive.AUDIT: made_up}, honest=True)
+    found = coalmine.verify(forged, **named)
+    assert found.exit_code == 1
+    assert "not world 0 with rows added" in found.differences[0]
+
+
 @given(data=st.data())
 @settings(
     max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True

@@ -43,11 +43,13 @@ def held(request):
 
 
 def test_neighbours_pass(held):
-    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4)))
-    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 2, 3)))
-    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4, 4), copies=2))
-    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 5, 2, 3), relation="replace"))
-    check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(3, 2, 1, 0)))
+    """And it is known whether world 1 has every row of world 0 and more."""
+    assert check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4)))
+    assert not check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 2, 3)))
+    assert check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4, 4), copies=2))
+    assert not check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 5), copies=2))
+    assert not check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 5, 2, 3), relation="replace"))
+    assert not check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(3, 2, 1, 0)))
 
 
 def test_others_are_refused(held):
@@ -62,10 +64,10 @@ def test_others_are_refused(held):
 
 
 def test_numbers_count_by_value():
-    check_neighbours(Worlds(world0=np.array([1, 2]), world1=np.array([1, 2, 0.5])))
-    check_neighbours(Worlds(world0=np.zeros((3, 2), dtype=np.float32), world1=torch.zeros(4, 2)))
+    assert check_neighbours(Worlds(world0=np.array([1, 2]), world1=np.array([1, 2, 0.5])))
+    assert check_neighbours(Worlds(world0=np.zeros((3, 2), dtype=np.float32), world1=torch.zeros(4, 2)))
 
 
 @pytest.mark.parametrize("data", [3.0, "rows.csv", object(), {"sum": 3.0, "rows": 7}, (np.zeros(3), np.zeros(2)), None])
 def test_what_has_no_rows_is_not_judged(data):
-    check_neighbours(Worlds(world0=data, world1={"sum": 9.0}))
+    assert not check_neighbours(Worlds(world0=data, world1={"sum": 9.0}))

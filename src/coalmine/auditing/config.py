@@ -285,6 +285,7 @@ class FunctionConfig(_Section):
     worlds: str
     relation: Literal["add_remove", "replace"]
     copies: Count
+    added: bool = False
     mechanism: DpSgd | None = None
     audit: AuditSection
 

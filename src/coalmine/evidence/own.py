@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from coalmine.integrations.functions import checked_scores, own_tasks
+from coalmine.integrations.rows import check_neighbours
 from coalmine.integrations.task import build, contents
 
 if TYPE_CHECKING:
@@ -12,8 +13,11 @@ if TYPE_CHECKING:
     from coalmine.evidence.verifying import Code
 
 
-def tasks_of(code: Code, *, seed: int) -> dict[str, Repeatable]:
-    """The tasks of the functions that the verifier names, by the fingerprints that they have here."""
+def tasks_of(code: Code, *, seed: int) -> tuple[dict[str, Repeatable], bool]:
+    """The tasks of the functions that the verifier names, by the fingerprints that they have here.
+
+    And whether world 1 is world 0 with rows added.
+    """
     train, score, worlds = code.train, code.score, code.worlds
     assert train is not None and score is not None and worlds is not None  # noqa: PT018
     scoring = checked_scores(train, score, code.control)
@@ -30,4 +34,4 @@ def tasks_of(code: Code, *, seed: int) -> dict[str, Repeatable]:
         batched=code.batched,
         threads=code.threads,
     )
-    return {one.fingerprint: one for one in tasks}
+    return {one.fingerprint: one for one in tasks}, check_neighbours(built)

@@ -365,18 +365,21 @@ def _own_question(contents: Contents, code: Code) -> tuple[Check, _Tasks]:
     wrong = _own_claim(record, config)
     for member in members_of(record):
         wrong += _own_run(contents.runs[member.run].identity, member, config)
-    name = "config and claim"
+    tasks: _Tasks = {}
+    if code.train is not None:
+        from coalmine.evidence.own import tasks_of
+
+        tasks, added = tasks_of(code, seed=config.audit.seed)
+        # Other data than was audited has other fingerprints, and is told by them.
+        if config.added and not added and any(run in tasks for run in contents.runs):
+            wrong.append("added: true, but world 1 is not world 0 with rows added")
     check = _ended(
-        name,
+        "config and claim",
         wrong,
         passed="claim and runs are those that the config asks for",
         otherwise="the config asks for another audit than the bundle says",
     )
-    if code.train is None:
-        return check, {}
-    from coalmine.evidence.own import tasks_of
-
-    return check, tasks_of(code, seed=config.audit.seed)
+    return check, tasks
 
 
 def _own_claim(record: AuditRecord, config: FunctionConfig) -> list[str]:
@@ -405,7 +408,7 @@ def _own_run(identity: Mapping[str, Any], member: Member, config: FunctionConfig
     found = {
         "relation": config.relation,
         "copies": config.copies,
-        "added": False,
+        "added": config.added,
         "trials": config.audit.trials,
         "run": [config.relation, config.copies],
     }

@@ -122,7 +122,7 @@ def audit_function(
         raise InvalidInputError("timeout is not allowed with engine = 'inline': it needs a process that can be ended")
     scoring = checked_scores(train, score, control)
     built = build(worlds)
-    check_neighbours(built)
+    added = check_neighbours(built)
     content = contents(built)  # once: data may be large
     said = _claim(claim, claim_epsilon, claim_dpsgd, delta=section.delta, worlds=built)
     facts = AttackFacts(
@@ -131,6 +131,7 @@ def audit_function(
         copies=built.copies,
         view=View.FINAL_MODEL,
         several=tuple(scoring) if isinstance(score, Mapping) else (),
+        added=added,
     )
     judge.check(said, [facts] * len(scoring), delta=section.delta, confidence=section.confidence)
     settings = FunctionConfig(
@@ -139,6 +140,7 @@ def audit_function(
         worlds=title(worlds, texts=messages) if callable(worlds) else "",
         relation=built.relation.value,
         copies=built.copies,
+        added=added,
         mechanism=said.mechanism if isinstance(said, MechanismClaim) else None,
         audit=section,
     )

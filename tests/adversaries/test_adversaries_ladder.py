@@ -295,6 +295,22 @@ def test_crafter_3_moves_the_loss_more_than_the_query_itself_does(digits):
         assert (direction * (crafted - start) > 0.0).all()
 
 
+@pytest.mark.parametrize("shape", [(1, 16, 16), (3, 18, 18)])
+def test_convolutions_by_patches_have_the_same_outputs_and_slopes(shape):
+    """How a GPU computes them, here on a CPU, where torch's own convolutions stand beside it."""
+    network, cpu = NasrCnn(shape, classes=3), torch.device("cpu")
+    bodies = [Differentiable(network, device=cpu, dtype=torch.float64, patches=patches) for patches in (False, True)]
+    rng = torch.manual_seed(0)
+    models = 0.1 * torch.randn(4, parameter_count(network), generator=rng, dtype=torch.float64)
+    x, query = torch.rand((2, 4, *shape), generator=rng, dtype=torch.float64)
+    labels = torch.tensor([0, 1, 2, 0])
+    outputs = [body.logits(models, x) for body in bodies]
+    slopes = [body.slope(models, x, labels, query=(query, labels), clip=0.5, rate=0.3) for body in bodies]
+    assert (slopes[0].abs().amax((1, 2, 3)) > 1e-4).all()
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-10, atol=1e-12)
+
+
 def test_the_slope_of_crafter_3_is_that_of_finite_differences():
     body = Differentiable(Mlp(4, hidden=(3,), classes=3, activation="tanh"), device=torch.device("cpu"),
                           dtype=torch.float64)  # fmt: skip

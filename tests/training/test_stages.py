@@ -25,6 +25,7 @@ from coalmine.training import (
     Sequential,
     TrainingConfig,
     compiled_stages,
+    module,
     parameter_count,
     stages,
     train,
@@ -32,6 +33,7 @@ from coalmine.training import (
 from coalmine.training.backends import SWITCH
 from coalmine.training.canary import StackState
 from coalmine.training.job import Job
+from coalmine.training.modules import Functional
 from coalmine.training.products import padded
 from coalmine.training.sampling import batches
 from coalmine.training.sums import Vectors
@@ -229,6 +231,50 @@ def test_batches_larger_than_the_lanes_go_through_in_passes(monkeypatch):
             assert rows.size > 32
             expected = reference.private_gradient(network, vector.double(), neighbours, rows, config)
             np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
+
+
+def some_models(network, count):
+    """Models in rows that do not lie one after the other in memory, as in a training."""
+    size = parameter_count(network)
+    room = torch.zeros(count, padded(size))
+    room[:, :size] = 0.3 * torch.randn(count, size, generator=torch.manual_seed(1))
+    return room.to(DEVICE)[:, :size]
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["nasr", "odd", "bernau", "perceptron"])
+def test_sums_over_all_rows_are_those_of_the_reference(name, monkeypatch):
+    """In several passes, the last one not full, and a few models at a time."""
+    monkeypatch.setattr(stages, "_ROWS_BESIDE", 32)
+    network = NETWORKS[name]
+    neighbours = worlds_with(network, "none", base=data_for(network, 75))
+    config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, batch_size=100)
+    job, models = Job(network, neighbours, config, "", DEVICE), some_models(network, 3)
+    together = stages.sums_of_all(job, models)
+    monkeypatch.setattr(stages, "_BESIDE", 1)
+    np.testing.assert_array_equal(stages.sums_of_all(job, models).cpu(), together.cpu())
+    for vector, found in zip(models.cpu().double(), together.cpu(), strict=True):
+        expected = reference.clipped_sum(network, vector, neighbours, np.arange(75), config.clip).numpy()
+        np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=2e-5)
+        assert np.abs(expected).max() > 1.0
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["nasr", "nasr, colors", "odd", "bernau", "perceptron", "wide"])
+def test_answers_are_the_outputs_of_the_networks(name, monkeypatch):
+    """At more inputs than are asked together, with the same bits for any models and inputs beside them."""
+    monkeypatch.setattr(stages, "_ASKED", 4)
+    network, models = NETWORKS[name], some_models(NETWORKS[name], 5)
+    inputs = torch.from_numpy(data_for(network, 7).x).float()
+    ask = stages.StageAnswers(network, DEVICE)
+    found = ask(models, inputs.to(DEVICE)).cpu()
+    body = Functional(module(network), device=torch.device("cpu"), dtype=torch.float64)
+    for vector, mine in zip(models.cpu().double(), found, strict=True):
+        expected = body(body.named(vector), inputs.double())
+        torch.testing.assert_close(mine.double(), expected, rtol=0, atol=2e-6 * float(expected.abs().max() + 1))
+    assert torch.equal(ask(models[3:4], inputs[5:6].to(DEVICE)).cpu()[0, 0], found[3, 5])
+    monkeypatch.setattr(stages, "_BESIDE", 1)
+    assert torch.equal(ask(models, inputs.to(DEVICE)).cpu(), found)
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a CUDA device")

@@ -9,6 +9,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from coalmine.training.answers import Answers
 from coalmine.training.batching import Batch
 from coalmine.training.layers import Activation, Flatten, Layer, Linear, Part, Run, Scratch, TrainedLayer
 from coalmine.training.networks import Network, takes_tokens
@@ -49,11 +50,11 @@ def softmax_(logits: Tensor) -> Tensor:
     return logits.div_(logits.sum(-1, keepdim=True))
 
 
-class ClosedForm:
+class ClosedForm(Answers):
     """Clipped sums for networks made of layers with closed forms."""
 
     def __init__(self, network: Network, *, device: torch.device, dtype: torch.dtype) -> None:
-        # Networks that hide what they do go to another engine (modules.make_engine).
+        # Networks that hide what they do go to another engine (engines.make_engine).
         self.layers = cast("tuple[Layer, ...]", network.layers())
         self.takes_tokens = takes_tokens(network)
         self.takes_matrices = all(isinstance(layer, Linear | Activation) for layer in self.layers)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coalmine.records import Sampling
+from coalmine.training.answers import Answers
 from coalmine.training.backends import triton_kernels as kernels
 from coalmine.training.canary import ExampleCanary
 from coalmine.training.clipping import ClosedForm
@@ -86,7 +87,7 @@ def train_fused(
     return finish(job, engine, parameters, trials=trials, failed_at=failed_at)
 
 
-class _SameShape:
+class _SameShape(Answers):
     """Asks models in groups of one fixed size: a library product of another shape may round otherwise."""
 
     takes_tokens = False

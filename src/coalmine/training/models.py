@@ -14,9 +14,6 @@ from torch import Tensor
 from coalmine.errors import InvalidInputError
 from coalmine.training.data import inputs_array, labels_array
 from coalmine.training.networks import Network
-from coalmine.training.products import Counts, in_parts, padded
-
-_QUERIES_AT_ONCE = 512
 
 
 class Engine(Protocol):
@@ -26,8 +23,8 @@ class Engine(Protocol):
     def takes_tokens(self) -> bool:
         """Whether inputs are token numbers and not features."""
 
-    def logits(self, parameters: Tensor, x: Tensor, counts: Counts) -> Tensor:
-        """Outputs of every model ``[S, P]`` at its inputs ``[S, W, ...]``: ``[S, W, classes]``."""
+    def answers(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs of every model ``[S, P]`` at the same inputs ``[W, ...]``: ``[S, W, classes]``."""
 
 
 class BlackBox:
@@ -78,19 +75,7 @@ class BlackBox:
         parameters = self._parameters
         queries = torch.from_numpy(np.array(array, order="C")).to(parameters.device)  # a copy: rows may be read-only
         queries = queries.to(torch.int64 if self._engine.takes_tokens else parameters.dtype)
-        parts = []
-        for chunk in torch.split(queries, _QUERIES_AT_ONCE):
-            rows = chunk.shape[0]
-            filled = torch.zeros((padded(rows), *self._shape), dtype=chunk.dtype, device=chunk.device)
-            filled[:rows] = chunk
-            stack = parameters.shape[0]
-            counts = [rows] * stack if parameters.device.type == "cpu" else None
-            parts.append(in_parts(functools.partial(self._ask, filled, counts), parameters)[:, :rows])
-        return torch.cat(parts, dim=1)
-
-    def _ask(self, queries: Tensor, counts: list[int] | None, parameters: Tensor) -> Tensor:
-        # A copy: the next call writes into the same room.
-        return self._engine.logits(parameters, queries.expand(parameters.shape[0], *queries.shape), counts).clone()
+        return self._engine.answers(parameters, queries)
 
 
 class StackedModels(BlackBox):

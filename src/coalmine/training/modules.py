@@ -25,11 +25,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.training.answers import Answers
 from coalmine.training.batching import Batch
-from coalmine.training.clipping import ClosedForm, Views, clip_divisors
+from coalmine.training.clipping import Views, clip_divisors
 from coalmine.training.config import assign
 from coalmine.training.layers import Part, Shape
-from coalmine.training.networks import Network
 from coalmine.training.products import Counts
 
 _GRADIENT_FLOATS = 2**23
@@ -171,7 +171,7 @@ class Functional:
         return outputs
 
 
-class PerExample:
+class PerExample(Answers):
     """Clipped sums for a module, one model at a time, a fixed number of examples at a time."""
 
     takes_matrices = False
@@ -210,11 +210,3 @@ class PerExample:
                 factors = clip_divisors(squares.sqrt(), clip=clip).reciprocal_().mul_(batch.weights[model, part])
                 for total, g in zip(sums, flat, strict=True):
                     total.add_((factors @ g).view_as(total))
-
-
-def make_engine(network: Network, *, device: torch.device, dtype: torch.dtype) -> ClosedForm | PerExample:
-    """What computes clipped sums for this network: closed forms where every layer has one."""
-    first = network.layers()[0]
-    if isinstance(first, Opaque):
-        return PerExample(first, device=device, dtype=dtype)
-    return ClosedForm(network, device=device, dtype=dtype)

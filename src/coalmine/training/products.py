@@ -30,7 +30,7 @@ def padded(rows: int) -> int:
     return -(-rows // 32) * 32
 
 
-def parts_of_one_size(lines: Tensor) -> list[Tensor]:
+def parts_of_one_size(lines: Tensor, *, together: int = _LINES) -> list[Tensor]:
     """The lines of a tensor in parts that, on a GPU, have all the same number, the last one's filled up with zeros.
 
     A GPU's libraries choose a kernel, and with it the order of sums, by the number of lines. On a CPU all are one part:
@@ -42,8 +42,8 @@ def parts_of_one_size(lines: Tensor) -> list[Tensor]:
     count = lines.shape[0]
     if lines.device.type == "cpu" or count == 0:
         return [lines]
-    parts = list(torch.split(lines, _LINES))
-    short = _LINES - parts[-1].shape[0]
+    parts = list(torch.split(lines, together))
+    short = together - parts[-1].shape[0]
     if short:
         parts[-1] = torch.cat([parts[-1], lines.new_zeros((short, *lines.shape[1:]))])
     return parts

@@ -13,16 +13,17 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from coalmine.roles import Queries
-from coalmine.training import backends, compiled
+from coalmine.training import backends, compiled, stages
 from coalmine.training.batching import FullBatcher, Table, width
 from coalmine.training.canary import Neighbours, StackState
 from coalmine.training.clipping import ClosedForm, parameter_views
 from coalmine.training.config import TrainingConfig
 from coalmine.training.convolution import Conv2d
 from coalmine.training.data import Dataset
+from coalmine.training.engines import make_engine
 from coalmine.training.job import Job
 from coalmine.training.models import BlackBox
-from coalmine.training.modules import PerExample, make_engine
+from coalmine.training.modules import PerExample
 from coalmine.training.networks import Network, example_floats, takes_tokens
 from coalmine.training.products import in_parts, padded
 from coalmine.training.sums import Vectors
@@ -85,13 +86,17 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
     >>> clipped_sums(LogisticRegression(2), torch.zeros(1, 6), dataset=base, config=config).norm().round(decimals=4)
     tensor(1.4142)
     """
-    return in_parts(functools.partial(_sums, network, dataset=dataset, config=config), parameters)
+    job = Job(network, Neighbours(dataset), config, "", parameters.device)
+    # The table of rows is laid out anew for every call, which for a few of them would take longer than their sums.
+    if dataset.rows > _FEW and parameters.dtype == job.dtype and stages.fits(job):
+        return stages.sums_of_all(job, parameters)
+    return in_parts(functools.partial(_sums, job, dataset=dataset), parameters)
 
 
-def _sums(network: Network, parameters: Tensor, *, dataset: Dataset, config: TrainingConfig) -> Tensor:
+def _sums(job: Job, parameters: Tensor, *, dataset: Dataset) -> Tensor:
     """The sums for models that go through together."""
+    network, neighbours, config = job.network, job.neighbours, job.config
     device, dtype = parameters.device, parameters.dtype
-    neighbours = Neighbours(dataset)
     # Every model's vector starts on a cache line, as in the trainer: then its place does not touch its last bits.
     models, size = parameters.shape
     worlds = np.zeros(models, dtype=np.int64)
@@ -101,7 +106,6 @@ def _sums(network: Network, parameters: Tensor, *, dataset: Dataset, config: Tra
     rows = width(
         config, rows=max(dataset.rows, math.ceil(config.batch_size or 0)), example_floats=example_floats(network)
     )
-    job = Job(network, neighbours, config, "", device)
     if compiled.fits(job) and backends.compiled(device=device, dtype=dtype):
         vectors = Vectors(room[0, :, :size], room[1, :, :size], worlds, models)
         sums = compiled.CompiledSums(job, vectors, compiled.CompiledTable(neighbours), divisor=1.0, rows=rows)

@@ -23,9 +23,9 @@ from coalmine.training.compiled import CompiledSums, CompiledTable
 from coalmine.training.compiled_stages import CompiledStages
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.device_draws import DeviceDraws
+from coalmine.training.engines import make_engine
 from coalmine.training.job import Job
 from coalmine.training.models import BlackBox, Engine, StackedModels
-from coalmine.training.modules import make_engine
 from coalmine.training.noise import ALL, make_noise
 from coalmine.training.optimizers import Update
 from coalmine.training.pair import PairedSums

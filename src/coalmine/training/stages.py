@@ -44,6 +44,12 @@ MOST_UNITS = 1024
 _BUDGET = 2**35
 """Bytes that the buffers of a stack may take, about, but at most half of what a GPU has free."""
 _STACK = 1024
+_BESIDE = 2**32
+"""The same for what an observer asks beside the training."""
+_ROWS_BESIDE = 256
+"""Rows of each model that go through together there."""
+_ASKED = 64
+"""Inputs at which all models of a stack are asked together."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,11 +227,16 @@ def stages(network: Network) -> tuple[Stage, ...] | None:
     return tuple(chain) if fits else None
 
 
+def there(network: Network, *, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this network is computed by these kernels here."""
+    return kernels is not None and device.type == "cuda" and dtype == torch.float32 and stages(network) is not None
+
+
 def fits(job: Job) -> bool:
     """Whether these kernels can do the steps of this training."""
-    if kernels is None or job.device.type != "cuda" or job.config.dtype != "float32" or job.paired:
+    if job.paired or not isinstance(job.neighbours.base, Dataset):
         return False
-    return isinstance(job.neighbours.base, Dataset) and stages(job.network) is not None
+    return there(job.network, device=job.device, dtype=job.dtype)
 
 
 def draws_on_device(job: Job) -> bool:
@@ -246,12 +257,31 @@ def stack_size(job: Job) -> int:
     """How many models to stack: their buffers are kept to about 32 GiB. Never changes a result."""
     chain = stages(job.network)
     assert chain is not None
+    return _models_in(_BUDGET, chain, rows=lanes(job), device=job.device)
+
+
+def _models_in(budget: int, chain: Sequence[Stage], *, rows: int, device: torch.device) -> int:
+    """How many models' buffers for so many rows each fit into so many bytes, to a power of two."""
     example = sum(stage.places * stage.outputs for stage in chain) + sum(9 * stage.size // 4 for stage in chain[1:])
     example += sum(stage.places * stage.outputs + 3 * stage.outputs for stage in chain if stage.groups)
     example += sum(stage.packed for stage in chain if _tiles(stage, exact=True).kept)
-    budget = min(_BUDGET, torch.cuda.mem_get_info(job.device)[0] // 2)
-    fit = max(1, budget // (4 * lanes(job) * example))
+    free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else budget
+    fit = max(1, min(budget, free) // (4 * rows * example))
     return int(min(_STACK, 2 ** int(math.log2(fit))))
+
+
+def prepared(network: Network, device: torch.device) -> tuple[tuple[Stage, ...], list[Tensor]]:
+    """The chain with its first stage folded, and for each stage where its packed numbers are in a parameter vector."""
+    chain = stages(network)
+    assert chain is not None
+    folded = (chain[0].folded(), *chain[1:])
+    return folded, [torch.from_numpy(stage.order(given)).to(device) for stage, given in zip(folded, chain, strict=True)]
+
+
+def picture_shape(network: Network) -> tuple[int, ...]:
+    """Rows of numbers are pictures of one place."""
+    shape = network.input_shape
+    return shape if len(shape) == 3 else (shape[0], 1, 1)
 
 
 class StageTable:
@@ -261,13 +291,8 @@ class StageTable:
     """
 
     def __init__(self, job: Job) -> None:
-        chain = stages(job.network)
-        assert chain is not None
-        first = chain[0].folded()
-        self.stages = (first, *chain[1:])
-        self.orders = [
-            torch.from_numpy(stage.order(given)).to(job.device) for stage, given in zip(self.stages, chain, strict=True)
-        ]
+        self.stages, self.orders = prepared(job.network, job.device)
+        first = self.stages[0]
         self.back_orders = [torch.from_numpy(stage.back_order()).to(job.device) for stage in self.stages[1:]]
         x, labels = job.neighbours.all_rows()
         self.rows = job.rows
@@ -275,7 +300,7 @@ class StageTable:
         room = max(len(labels), self.rows + self.copies * (stack_size(job) if self.copies else 0))
         self.x = torch.zeros((room, first.size), dtype=torch.float32, device=job.device)
         self.labels = torch.zeros(room, dtype=torch.int32, device=job.device)
-        self._shape = job.network.input_shape if len(job.network.input_shape) == 3 else (first.channels, 1, 1)
+        self._shape = picture_shape(job.network)
         for start in range(0, len(labels), 4096):
             part = slice(start, min(start + 4096, len(labels)))
             self.put(part, torch.from_numpy(x[part]).to(self.x), torch.from_numpy(labels[part]))
@@ -314,42 +339,117 @@ class _Drawn:
             self._sent[turn].record()
 
 
-class StageSums:
-    """Clipped sums of a stack of networks that are chains of stages."""
+class _Outputs:
+    """The forward pass of a stack of networks that are chains of stages, and the buffers that it fills."""
 
-    def __init__(self, job: Job, vectors: Vectors, table: StageTable) -> None:
-        self._vectors, self._table, self._stages = vectors, table, table.stages
-        models, device = vectors.models, vectors.parameters.device
-        canary = job.neighbours.canary
-        self._chosen = ChosenRows(job, vectors, canary) if isinstance(canary, AdaptiveExample) else None
-        self._full = job.config.sampling is Sampling.FULL
-        self._lanes, self._scale = lanes(job), 1.0 / job.batch
-        self._clip = job.config.kernel_clip("cuda")
-        self._exact = {"float32": "tf32x3"}.get(job.config.products, job.config.products)
-        self._tiles = [_tiles(stage, exact=self._exact == "tf32x3") for stage in table.stages]
-        self._drawn: list[_Drawn] = []
-
-        def room(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros((models, self._lanes, *shape), dtype=dtype, device=device)
-
-        chain = self._stages
-        self._y = [room(stage.places * stage.outputs) for stage in chain]
-        self._x = [table.x, *(room(stage.size) for stage in chain[1:])]
-        self._d = [table.x[:0], *(room(stage.size) for stage in chain[1:])]
+    def __init__(
+        self, chain: Sequence[Stage], orders: Sequence[Tensor], *, models: int, lanes: int, exact: str
+    ) -> None:
+        """``lanes``: rows of each model that go through together; ``exact``: how factors of products are rounded."""
+        self._stages, self._orders, self._models, self._lanes, self._exact = chain, orders, models, lanes, exact
+        self._tiles = [_tiles(stage, exact=exact == "tf32x3") for stage in chain]
+        device = orders[0].device
+        self._room = functools.partial(_room, models, lanes, device=device)
+        self._y = [self._room(stage.places * stage.outputs) for stage in chain]
+        self._pictures = [self._room(stage.size) for stage in chain[1:]]
         self._which = [
-            room(math.prod(stage.pooled) * stage.outputs if stage.pooling[1] > 1 else 1, dtype=torch.int8)
+            self._room(math.prod(stage.pooled) * stage.outputs if stage.pooling[1] > 1 else 1, dtype=torch.int8)
             for stage in chain
         ]
-        self._norms = room()
-        self._kept = [room(stage.packed if tiles.kept else 1) for stage, tiles in zip(chain, self._tiles, strict=True)]
         self._norm = {
-            i: (room(stage.places * stage.outputs), room(stage.outputs), room(2 * stage.outputs))
+            i: (self._room(stage.places * stage.outputs), self._room(stage.outputs), self._room(2 * stage.outputs))
             for i, stage in enumerate(chain)
             if stage.groups
         }
         """Of a stage with a norm: normalized outputs, spreads, and each example's gradient in scales and shifts."""
-        self._in_order = torch.arange(2 * MOST_OUTPUTS, dtype=torch.int32, device=device)
         self._weights = [torch.zeros((models, stage.packed), dtype=torch.float32, device=device) for stage in chain]
+
+    def forward(
+        self, parameters: Tensor, x: Tensor, index: Tensor, count: Tensor, labels: Tensor, *, ends: str = "softmax"
+    ) -> Tensor:
+        """Outputs of the last stage, ``[S, lanes, classes]``: errors softmax − one-hot, or logits (``ends`` = "none").
+
+        ``x``: all rows as the first stage's pictures; ``index`` ``[S, lanes]``: which of them; ``count`` ``[S]``.
+        """
+        chain, lanes, models, stride = self._stages, self._lanes, self._models, parameters.stride(0)
+        last, block = len(chain) - 1, 1024
+        for i, stage in enumerate(chain):
+            tiles = self._tiles[i]
+            kernels.pack[(-(-stage.packed // block), models)](
+                parameters, stride, self._orders[i], self._weights[i], SIZE=stage.packed, BLOCK=block
+            )
+            blocks = -(-stage.outputs // tiles.outputs)
+            kernels.forward[(-(-lanes * stage.places // tiles.forward["ROWS"]), models, blocks)](
+                *(self._pictures[i - 1] if i else x, index, count, labels, self._weights[i], self._y[i]),
+                **self._patch(i), BIAS=stage.bias, EXACT=self._exact, **tiles.forward,
+                ACT=ends if i == last else "none" if stage.groups else stage.activation,
+            )  # fmt: skip
+            if stage.groups:
+                kernels.normalize[(lanes, models)](
+                    *(self._y[i], count, parameters[:, stage.place + stage.parameters :], stride, *self._norm[i][:2]),
+                    stage.epsilon, ACT=stage.activation, **self._group(i),
+                )  # fmt: skip
+            if i < last:
+                kernels.pool[(-(-lanes * math.prod(stage.pooled) * stage.outputs // block), models)](
+                    self._y[i], count, self._pictures[i], self._which[i], **self._pool(i), BLOCK=block
+                )
+        return self._y[last]
+
+    def _patch(self, i: int) -> dict[str, Any]:
+        """How the patches of a stage lie."""
+        stage = self._stages[i]
+        (high, wide), (down, right) = stage.kernel, stage.stride
+        return {
+            "GATHER": i == 0, "LANES": self._lanes, "SIZE": stage.size, "W": stage.wide, "CP": stage.room,
+            "KH": high, "KW": wide, "SH": down, "SW": right, "OW": stage.output[1], "P": stage.places,
+            "O": stage.outputs, "OP": self._tiles[i].outputs,
+        }  # fmt: skip
+
+    def _group(self, i: int) -> dict[str, int]:
+        """How the groups of a norm lie."""
+        stage = self._stages[i]
+        channels = 1 << (stage.outputs - 1).bit_length()
+        return {
+            "LANES": self._lanes, "P": stage.places, "O": stage.outputs, "OC": channels,
+            "GROUP": stage.outputs // stage.groups, "PB": max(1, 1024 // channels),
+        }  # fmt: skip
+
+    def _pool(self, i: int) -> dict[str, Any]:
+        """How a stage's outputs are pooled into the next one's picture."""
+        stage, after = self._stages[i], self._stages[i + 1]
+        kind, window, step = stage.pooling
+        return {
+            "LANES": self._lanes, "OH": stage.output[0], "OW": stage.output[1], "O": stage.outputs,
+            "ACT": stage.activation, "KIND": kind,
+            "PK": window, "PS": step, "PH": stage.pooled[0], "PW": stage.pooled[1], "SIZE": after.size,
+            "W": after.wide, "CP": after.room, "TOP": after.before[0], "LEFT": after.before[1],
+        }  # fmt: skip
+
+
+class StageSums(_Outputs):
+    """Clipped sums of a stack of networks that are chains of stages."""
+
+    def __init__(
+        self, job: Job, vectors: Vectors, table: StageTable, *, rows: int | None = None, divisor: float | None = None
+    ) -> None:
+        """``rows`` of each model go through together, and sums are divided by the expected batch size, if not told."""
+        exact = {"float32": "tf32x3"}.get(job.config.products, job.config.products)
+        models, device, chain = vectors.models, vectors.parameters.device, table.stages
+        super().__init__(chain, table.orders, models=models, lanes=rows or lanes(job), exact=exact)
+        self._vectors, self._table = vectors, table
+        canary = job.neighbours.canary
+        self._chosen = ChosenRows(job, vectors, canary) if isinstance(canary, AdaptiveExample) else None
+        self._full = job.config.sampling is Sampling.FULL
+        self._scale = 1.0 / (divisor or job.batch)
+        self._clip = job.config.kernel_clip("cuda")
+        self._drawn: list[_Drawn] = []
+        self._x = [table.x, *self._pictures]
+        self._d = [table.x[:0], *(self._room(stage.size) for stage in chain[1:])]
+        self._norms = self._room()
+        self._kept = [
+            self._room(stage.packed if tiles.kept else 1) for stage, tiles in zip(chain, self._tiles, strict=True)
+        ]
+        self._in_order = torch.arange(2 * MOST_OUTPUTS, dtype=torch.int32, device=device)
         self._back_weights = [torch.zeros((models, order.numel()), device=device) for order in table.back_orders]
         self._parts = [
             torch.zeros((models, tiles.parts, stage.packed), dtype=torch.float32, device=device)
@@ -377,6 +477,16 @@ class StageSums:
             sent = self._sent(number, start, drawn)
             self._pass(sent.index, sent.count, add=number > 0)
 
+    def add_all(self) -> None:
+        """The clipped gradients of every row of the table, for each model."""
+        rows, device = self._table.rows, self._table.x.device
+        index = torch.zeros((self._models, self._lanes), dtype=torch.int32, device=device)
+        count = torch.zeros(self._models, dtype=torch.int32, device=device)
+        for start in range(0, rows, self._lanes):
+            index.copy_(torch.arange(start, start + self._lanes, dtype=torch.int32, device=device).clamp(max=rows - 1))
+            count.fill_(min(self._lanes, rows - start))
+            self._pass(index, count, add=start > 0)
+
     def _sent(self, number: int, start: int, drawn: list[Any]) -> _Drawn:
         """The rows of one pass on the device. With full batches they are always the same, and stay there."""
         place = number if self._full else 0
@@ -393,27 +503,7 @@ class StageSums:
         models = vectors.models
         parameters, stride, exact = vectors.parameters, vectors.parameters.stride(0), self._exact
         last = len(chain) - 1
-        for i, stage in enumerate(chain):
-            tiles, block = self._tiles[i], 1024
-            kernels.pack[(-(-stage.packed // block), models)](
-                parameters, stride, table.orders[i], self._weights[i], SIZE=stage.packed, BLOCK=block
-            )
-            blocks = -(-stage.outputs // tiles.outputs)
-            kernels.forward[(-(-lanes * stage.places // tiles.forward["ROWS"]), models, blocks)](
-                *(self._x[i], index, count, table.labels, self._weights[i], self._y[i]),
-                **self._patch(i), BIAS=stage.bias, EXACT=exact, **tiles.forward,
-                ACT="softmax" if i == last else "none" if stage.groups else stage.activation,
-            )  # fmt: skip
-            if stage.groups:
-                kernels.normalize[(lanes, models)](
-                    *(self._y[i], count, parameters[:, stage.place + stage.parameters :], stride, *self._norm[i][:2]),
-                    stage.epsilon, ACT=stage.activation, **self._group(i),
-                )  # fmt: skip
-            if i < last:
-                block = 1024
-                kernels.pool[(-(-lanes * math.prod(stage.pooled) * stage.outputs // block), models)](
-                    self._y[i], count, self._x[i + 1], self._which[i], **self._pool(i), BLOCK=block
-                )
+        self.forward(parameters, table.x, index, count, table.labels)
         for i in range(last, -1, -1):
             stage, tiles = chain[i], self._tiles[i]
             if i < last:
@@ -482,35 +572,51 @@ class StageSums:
                     *(gradient.stride(0), self._scale), SIZE=size, PARTS=1, ADD=add, BLOCK=_power(size),
                 )  # fmt: skip
 
-    def _patch(self, i: int) -> dict[str, Any]:
-        """How the patches of a stage lie."""
-        stage = self._stages[i]
-        (high, wide), (down, right) = stage.kernel, stage.stride
-        return {
-            "GATHER": i == 0, "LANES": self._lanes, "SIZE": stage.size, "W": stage.wide, "CP": stage.room,
-            "KH": high, "KW": wide, "SH": down, "SW": right, "OW": stage.output[1], "P": stage.places,
-            "O": stage.outputs, "OP": self._tiles[i].outputs,
-        }  # fmt: skip
 
-    def _group(self, i: int) -> dict[str, int]:
-        """How the groups of a norm lie."""
-        stage = self._stages[i]
-        channels = 1 << (stage.outputs - 1).bit_length()
-        return {
-            "LANES": self._lanes, "P": stage.places, "O": stage.outputs, "OC": channels,
-            "GROUP": stage.outputs // stage.groups, "PB": max(1, 1024 // channels),
-        }  # fmt: skip
+def sums_of_all(job: Job, parameters: Tensor) -> Tensor:
+    """Σ_i clip_C(∇ℓ(m, x_i)) over all rows of the data set, for every model m, ``[S, P]``."""
+    table, sums = StageTable(job), torch.zeros_like(parameters)
+    rows = min(_ROWS_BESIDE, _power(table.rows))
+    together = _models_in(_BESIDE, table.stages, rows=rows, device=job.device)
+    for models, out in zip(torch.split(parameters, together), torch.split(sums, together), strict=True):
+        worlds = np.zeros(models.shape[0], dtype=np.int64)
+        StageSums(job, Vectors(models, out, worlds, models.shape[0]), table, rows=rows, divisor=1.0).add_all()
+    return sums
 
-    def _pool(self, i: int) -> dict[str, Any]:
-        """How a stage's outputs are pooled into the next one's picture."""
-        stage, after = self._stages[i], self._stages[i + 1]
-        kind, window, step = stage.pooling
-        return {
-            "LANES": self._lanes, "OH": stage.output[0], "OW": stage.output[1], "O": stage.outputs,
-            "ACT": stage.activation, "KIND": kind,
-            "PK": window, "PS": step, "PH": stage.pooled[0], "PW": stage.pooled[1], "SIZE": after.size,
-            "W": after.wide, "CP": after.room, "TOP": after.before[0], "LEFT": after.before[1],
-        }  # fmt: skip
+
+class StageAnswers:
+    """What models answer that are all asked at the same inputs, with float32 accuracy."""
+
+    def __init__(self, network: Network, device: torch.device) -> None:
+        self._chain, self._orders = prepared(network, device)
+        self._shape, self._classes = picture_shape(network), network.classes
+        self._held: tuple[tuple[int, int], _Outputs] | None = None
+
+    def __call__(self, parameters: Tensor, inputs: Tensor) -> Tensor:
+        """Logits ``[S, W, classes]`` of models ``[S, P]`` at ``[W, ...]``; a model's do not depend on the others."""
+        answers = torch.zeros((parameters.shape[0], inputs.shape[0], self._classes), device=inputs.device)
+        first, device = self._chain[0], inputs.device
+        for start in range(0, inputs.shape[0], _ASKED):
+            chunk = inputs[start : start + _ASKED]
+            rows, lanes = chunk.shape[0], 1 << (chunk.shape[0] - 1).bit_length()
+            x = torch.zeros((rows, first.size), device=device)
+            first.lay_out(chunk.reshape(-1, *self._shape), x)
+            together = _models_in(_BESIDE, self._chain, rows=lanes, device=device)
+            index = torch.arange(lanes, dtype=torch.int32, device=device).clamp(max=rows - 1).repeat(together, 1)
+            count = torch.full((together,), rows, dtype=torch.int32, device=device)
+            for place in range(0, parameters.shape[0], together):
+                models = parameters[place : place + together]
+                found = self._outputs(models.shape[0], lanes).forward(models, x, index, count, index, ends="none")
+                answers[place : place + together, start : start + rows] = found[:, :rows]
+        return answers
+
+    def _outputs(self, models: int, lanes: int) -> _Outputs:
+        """Buffers; those of the last call are kept, because an observer asks the same at every step."""
+        if self._held is None or self._held[0] != (models, lanes):
+            self._held = None  # free, before there is room for others
+            made = _Outputs(self._chain, self._orders, models=models, lanes=lanes, exact="tf32x3")
+            self._held = (models, lanes), made
+        return self._held[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -549,6 +655,11 @@ def _tiles(stage: Stage, *, exact: bool) -> Tiles:
         norms["num_warps"] = 4
     kept = 2 * stage.packed <= stage.size + stage.places * stage.outputs
     return Tiles(outputs, forward, norms, back, sums, parts=1 if kept else 16 if many else 8, kept=kept)
+
+
+def _room(models: int, lanes: int, *shape: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A buffer with room for every row of every model."""
+    return torch.zeros((models, lanes, *shape), dtype=dtype, device=device)
 
 
 def _power(n: int) -> int:

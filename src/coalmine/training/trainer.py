@@ -329,7 +329,7 @@ def precision_name(job: Job, *, by: str) -> str:
     >>> job = Job(networks.Mlp(4), Neighbours(Dataset([[0.0] * 4], [0])), TrainingConfig(steps=1, clip=1.0,
     ...     noise_multiplier=1.0, learning_rate=0.1, sampling="full", products="tf32"), "a run", torch.device("cuda"))
     >>> precision_name(job, by="fused")
-    'tf32 fused v2'
+    'tf32 fused v3'
     """
     config, on_gpu = job.config, job.device.type == "cuda"
     words = [config.products if config.products != "float32" and on_gpu else config.dtype]

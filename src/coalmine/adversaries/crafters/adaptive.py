@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coalmine.adversaries.crafters.differentiable import Differentiable, extent, for_each_model
-from coalmine.training import AdaptiveExample, Dataset, Network, StackState, line_norms
+from coalmine.adversaries.crafters.differentiable import Differentiable, ForEachModel, extent
+from coalmine.training import AdaptiveExample, Dataset, FromModule, Network, StackState, line_norms
 
 SIGNS = {"lower": -1.0, "raise": 1.0}
 
@@ -40,43 +39,46 @@ class AdaptiveExamples(AdaptiveExample):
         step_rate: float,
     ) -> None:
         """``rate``: η/B, what a clipped gradient is multiplied by in a step."""
-        self._network: Any = network  # a frozen dataclass, and so hashable
+        self._network = network
         self._query = query
         self._clip, self._rate, self._sign, self._steps = clip, rate, SIGNS[sign], steps
         self._low, self._high, norm = extent(data)
         self._length = step_rate * norm
+        self._ready: tuple[torch.device, torch.dtype, ForEachModel] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is held on a device does not travel to other processes."""
+        return {**self.__dict__, "_ready": None}
 
     def examples(self, state: StackState) -> tuple[Tensor, Tensor]:
         """One example for each model, ``[S, 1, ...]``, and its label."""
         models: Tensor = state.parameters
-        body = _body(self._network, str(models.device), models.dtype)
-        x, y = self._query
-        query = torch.as_tensor(np.array(x), dtype=models.dtype, device=models.device)
-        label = torch.tensor(y, device=models.device)
+        if self._ready is None or self._ready[:2] != (models.device, models.dtype):
+            self._ready = models.device, models.dtype, self._crafter(models.device, models.dtype)
+        points, labels = self._ready[2](models)
+        return points.unsqueeze(1), labels.unsqueeze(1)
 
-        def craft(part: Tensor) -> tuple[Tensor, Tensor]:
-            stack = part.shape[0]
-            asked = (query.expand(stack, *query.shape), label.expand(stack))
-            labels = asked[1] if self._sign < 0 else _other(body.logits(part, asked[0]), asked[1])
+    def _crafter(self, device: torch.device, dtype: torch.dtype) -> ForEachModel:
+        """What finds the examples of a stack on this device."""
+        body = Differentiable(self._network, device=device, dtype=dtype)
+        x, y = self._query
+        query, label = torch.as_tensor(np.array(x), dtype=dtype, device=device), torch.tensor(y, device=device)
+
+        def craft(models: Tensor) -> tuple[Tensor, Tensor]:
+            asked = (query.expand(models.shape[0], *query.shape), label.expand(models.shape[0]))
+            labels = asked[1] if self._sign < 0 else _other(body.logits(models, asked[0]), asked[1])
             points = asked[0]
             for _ in range(self._steps):
-                slope = body.slope(part, points, labels, query=asked, clip=self._clip, rate=self._rate).flatten(1)
+                slope = body.slope(models, points, labels, query=asked, clip=self._clip, rate=self._rate).flatten(1)
                 along = slope / line_norms(slope).clamp(min=1e-30)
                 points = points + self._sign * self._length * along.view_as(points)
                 points = points.clamp(self._low, self._high)
             return points, labels
 
-        points, labels = for_each_model(craft, models)
-        return points.unsqueeze(1), labels.unsqueeze(1)
+        return ForEachModel(craft, recorded=not isinstance(self._network, FromModule))
 
 
 def _other(scores: Tensor, label: Tensor) -> Tensor:
     """The most likely label but this one."""
     own = torch.nn.functional.one_hot(label, scores.shape[1]).to(torch.bool)
     return scores.masked_fill(own, -torch.inf).argmax(dim=1)
-
-
-@functools.lru_cache(maxsize=4)
-def _body(network: Network, device: str, dtype: torch.dtype) -> Differentiable:
-    """Built once for a network and a device; kept out of the canary, which travels to other processes."""
-    return Differentiable(network, device=torch.device(device), dtype=dtype)

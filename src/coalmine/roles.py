@@ -127,11 +127,13 @@ class Observer:
 class Distinguisher(Observer, abc.ABC):
     """An observer that gives one score a trial; a larger score speaks for world 1.
 
-    ``columns`` names k more numbers a trial, which are kept beside the score. ``log_odds`` says that the score is the
-    log-odds of a posterior belief in world 1, from even odds.
+    ``columns`` names k more numbers a trial, which are kept beside the score. ``several`` names the scores where there
+    are more than one, each an attack by itself: the first is the score, the others are the first columns. ``log_odds``
+    says that the score is the log-odds of a posterior belief in world 1, from even odds.
     """
 
     columns: tuple[str, ...] = ()
+    several: tuple[str, ...] = ()
     log_odds: bool = False
 
     @abc.abstractmethod

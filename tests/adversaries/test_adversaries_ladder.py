@@ -98,6 +98,17 @@ def test_a_score_has_the_same_bits_whatever_is_stacked_beside_it(name, network, 
     np.testing.assert_array_equal(play(copy, given, range(20), stack=7).scores, whole.scores)
 
 
+@pytest.mark.parametrize(("name", "options"), [("intermediate-poison", {}), ("adaptive-poison", {"sign": "raise"})])
+def test_both_statistics_are_read_from_the_same_trainings(name, options, digits):
+    given = scene(digits)
+    scores = {}
+    for statistic in ("mean", "max", "both"):
+        attack = adversary(name, statistic=statistic, shadows=2, ascent_steps=2, **options).craft(given)
+        assert attack.distinguisher.several == (("mean", "max") if statistic == "both" else ())
+        scores[statistic] = play(attack, given, range(6)).scores
+    np.testing.assert_array_equal(scores["both"], np.stack([scores["mean"], scores["max"]], axis=1))
+
+
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("changes", [
     {"sampling": Sampling.FULL, "sample_rate": None}, {"optimizer": Sgd(momentum=0.9)}, {"optimizer": Adam()},

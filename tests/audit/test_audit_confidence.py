@@ -21,3 +21,19 @@ def test_settings_may_be_plain_data_or_a_file(tmp_path):
     for settings in (tree, tmp_path / "audit.toml", str(tmp_path / "audit.toml")):
         with pytest.raises(ValueError, match="too high for the sup-test"):
             audit(settings, store=tmp_path / "a.db")
+
+
+def test_scores_of_the_same_trainings_share_the_level(play, settings, trained):
+    """Two attacks by the cost of one, in the audit and its control; each has half of what one alone has."""
+    options = {"statistic": "both", "shadows": 2, "ascent_steps": 1, "shadow_data": "base"}
+    poison = {"name": "intermediate-poison", **options}
+    result = play(settings(audit={"control": True}, adversaries=[poison]))
+    assert len(trained) == 2 * 64 // 16
+    assert [one.attack.options["score"] for one in result.adversaries] == ["mean", "max"]
+    assert len({one.run for one in result.adversaries}) == 1
+    level = 1.0 - result.config.audit.confidence
+    for one in result.adversaries:
+        assert 1.0 - one.bound.confidence == pytest.approx(level / 2)
+        assert one.judgement.level == pytest.approx(level / 2)
+        assert one.judgement.control is False
+    assert result.adversaries[0].scores.world0.tolist() != result.adversaries[1].scores.world0.tolist()

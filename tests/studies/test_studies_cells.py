@@ -62,7 +62,7 @@ def test_variants_go_by_the_name_of_a_cell():
     assert [(one.training.noise_multiplier, one.training.steps) for one in audits] == [
         (0.5, 58), (0.6, 1184), (0.9, 18112),
     ]  # fmt: skip
-    assert [section.options["statistic"] for section in audits[0].adversary] == ["mean", "max"]
+    assert [section.options["statistic"] for section in audits[0].adversary] == ["both"]
     (quick,) = measures.find(study.measure).audits(study, study.cell("digits,epsilon=4"), study.scale("quick"))
     assert (quick.training.target_epsilon, quick.data.name) == (4.0, "digits")
 

@@ -62,8 +62,8 @@ class StaticPoison:
 class IntermediatePoison(StaticPoison):
     """Crafter 2 and Distinguisher 2: the same input; the score is minus its mean (or largest) loss over all steps.
 
-    The paper takes the better of the two for each ε. Here ``statistic`` is fixed beforehand; to try both, list the
-    adversary twice, and the audit pays for both.
+    The paper takes the better of the two for each ε. Here ``statistic`` ("mean" or "max") is fixed beforehand; with
+    "both" the same trainings are read both ways, as two attacks that share the level.
     """
 
     statistic: str = "mean"
@@ -88,7 +88,7 @@ class IntermediatePoison(StaticPoison):
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(query.x, query.y)),
             distinguisher=LossOverSteps(scene.network, query.x, query.y, statistic=self.statistic),
-            notes=(*query.notes, f"the score is minus the {self.statistic} of its loss over the steps"),
+            notes=(*query.notes, f"the score is minus {_words(self.statistic)} of its loss over the steps"),
         )
 
 
@@ -142,7 +142,12 @@ class AdaptivePoison(IntermediatePoison):
             ),
             notes=(
                 *query.notes,
-                f"each step's example is chosen to {self.sign} the query's loss; the score is {way} the "
-                f"{self.statistic} of that loss over the steps",
+                f"each step's example is chosen to {self.sign} the query's loss; the score is {way} "
+                f"{_words(self.statistic)} of that loss over the steps",
             ),
         )
+
+
+def _words(statistic: str) -> str:
+    """A statistic in words."""
+    return "the mean, or the max," if statistic == "both" else f"the {statistic}"

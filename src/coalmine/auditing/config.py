@@ -285,7 +285,7 @@ class FunctionConfig(_Section):
     worlds: str
     relation: Literal["add_remove", "replace"]
     copies: Count
-    added: bool = False
+    added: Literal[True] | None = None  # an audit is named by what it says: one that does not say it keeps its name
     mechanism: DpSgd | None = None
     audit: AuditSection
 

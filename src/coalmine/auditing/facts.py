@@ -48,6 +48,11 @@ class AttackFacts:
     added: bool = False
 
     @property
+    def attacks(self) -> int:
+        """How many attacks share its trials."""
+        return max(1, len(self.several))
+
+    @property
     def label(self) -> str:
         """The name with its options."""
         words = ", ".join(f"{key}={value}" for key, value in self.options.items())

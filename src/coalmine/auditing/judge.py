@@ -59,6 +59,23 @@ class Evidence:
     control: Evidence | None = None
     design: Design | None = None
 
+    def by_score(self) -> list[Evidence]:
+        """The same trials once for each score that they have: the first is kept as the score, others in columns."""
+        if not self.attack.several:
+            return [self]
+        return [
+            dataclasses.replace(
+                self,
+                attack=dataclasses.replace(self.attack, options={**self.attack.options, "score": name}),
+                trials=self.trials.with_score(name) if index else self.trials,
+                control=self.control and (self.control._by(name) if index else self.control),
+            )
+            for index, name in enumerate(self.attack.several)
+        ]
+
+    def _by(self, column: str) -> Evidence:
+        return dataclasses.replace(self, trials=self.trials.with_score(column))
+
     @property
     def accuracy(self) -> float | None:
         """Mean share of right answers on test rows of the models of world 0; None where none was kept."""

@@ -136,8 +136,9 @@ def planned(
     claim = claim_of(setting)
     games = [game_of(setting, who, trials=trials) for who, trials in players]
     question = settings.audit
-    judge.check(claim, [one.facts for one in games], delta=question.delta, confidence=question.confidence)
-    each = 1.0 - (1.0 - question.confidence) / len(games)
+    attacks = [one.facts for one in games for _ in range(one.facts.attacks)]
+    judge.check(claim, attacks, delta=question.delta, confidence=question.confidence)
+    each = 1.0 - (1.0 - question.confidence) / len(attacks)
     pairs = [_with_control(setting, who, one, claim, each) for (who, _), one in zip(players, games, strict=True)]
     record = AuditRecord(
         config=settings,
@@ -237,6 +238,7 @@ class Game(BaseGame):
             notes=attack.notes,
             powers={key: str(value) for key, value in dataclasses.asdict(player.threat).items()},
             log_odds=attack.distinguisher.log_odds,
+            several=attack.distinguisher.several,
             trained=attack.shortcut is None,
             chosen_data=_chooses_data(setting, attack),
             control=control,

@@ -34,7 +34,7 @@ from coalmine.records import (
     claim_from_dict,
     plain,
 )
-from coalmine.store import Store, Trials
+from coalmine.store import Store
 from coalmine.store.listing import audits, descriptions, progress
 
 
@@ -236,7 +236,7 @@ def is_current(kept: Mapping[str, Any], trials: Mapping[str, int]) -> bool:
 
 
 def _evidence(store: Store, member: Member) -> Sequence[Evidence]:
-    """The attack's trials; a training of the user's own may have several scores, each an attack by itself."""
+    """The attack's trials, once for each score that they have."""
     if not store.knows(member.run):
         return []
     trials = store.scores(member.run, below=member.wanted)
@@ -252,7 +252,7 @@ def _evidence(store: Store, member: Member) -> Sequence[Evidence]:
         )
     reasons = [(one.trial, one.reason) for one in store.failures(member.run) if one.trial is not None]
     control = next(iter(_evidence(store, member.control)), None) if member.control else None
-    first = Evidence(
+    found = Evidence(
         run=member.run,
         attack=member.attack,
         trials=trials,
@@ -261,22 +261,7 @@ def _evidence(store: Store, member: Member) -> Sequence[Evidence]:
         control=control,
         design=member.design,
     )
-    if not member.attack.several:
-        return [first]
-    return [
-        dataclasses.replace(
-            first,
-            attack=dataclasses.replace(member.attack, options={**member.attack.options, "score": name}),
-            trials=_scored(trials, index, name),
-            control=control and dataclasses.replace(control, trials=_scored(control.trials, index, name)),
-        )
-        for index, name in enumerate(member.attack.several)
-    ]
-
-
-def _scored(trials: Trials, index: int, name: str) -> Trials:
-    """The trials by one of several scores: the first is kept as the score, the others in columns."""
-    return trials if index == 0 else trials.with_score(name)
+    return found.by_score()
 
 
 Proof = tuple[Scores, LowerBound, tuple[LowerBound | Estimate, ...]]

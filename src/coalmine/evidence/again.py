@@ -42,6 +42,8 @@ class Unit:
     label: str
     index: int
     canaries: int = 1
+    several: tuple[str, ...] = ()
+    """Its scores by name, where there are more than one."""
 
     @property
     def trials(self) -> slice:
@@ -58,7 +60,7 @@ def trainings(contents: Contents) -> dict[str, tuple[Unit, int]]:
     for one in members_of(contents.record):
         canaries = max(1, one.wanted // one.attack.runs) if one.attack.runs else 1
         label = one.attack.label if one.attack.control == 1.0 else f"control {one.attack.label}"
-        first = Unit(run=one.run, label=label, index=0, canaries=canaries)
+        first = Unit(run=one.run, label=label, index=0, canaries=canaries, several=one.attack.several)
         found.setdefault(one.run, (first, contents.runs[one.run].world.size // canaries))
     return found
 
@@ -160,7 +162,7 @@ def _held(unit: Unit, played: Played, result: BlockResult, *, alike: bool) -> Ag
         named[name] = values[place], result.columns[name]
     wrong = []
     for name, (said, found) in named.items():
-        if not bits and name != "score" and name not in _scores(result):
+        if not bits and name != "score" and name not in unit.several:
             continue  # an accuracy jumps where one answer of many does
         spread = played.score if name == "score" else played.columns[name]
         room = np.zeros(said.size) if bits else _room(spread, said)
@@ -173,11 +175,6 @@ def _held(unit: Unit, played: Played, result: BlockResult, *, alike: bool) -> Ag
     if wrong:
         return Again(lost=1, differences=tuple(wrong))
     return Again(exactly=1) if bits else Again(nearly=1)
-
-
-def _scores(result: BlockResult) -> tuple[str, ...]:
-    """The columns that are scores by themselves: all of them in a training of the user's own."""
-    return tuple(result.columns) if result.device.startswith("own") else ()
 
 
 def _room(spread: NDArray[np.float64], said: NDArray[np.float64]) -> NDArray[np.float64]:

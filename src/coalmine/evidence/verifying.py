@@ -408,7 +408,7 @@ def _own_run(identity: Mapping[str, Any], member: Member, config: FunctionConfig
     found = {
         "relation": config.relation,
         "copies": config.copies,
-        "added": config.added,
+        "added": config.added is True,
         "trials": config.audit.trials,
         "run": [config.relation, config.copies],
     }

@@ -140,7 +140,7 @@ def audit_function(
         worlds=title(worlds, texts=messages) if callable(worlds) else "",
         relation=built.relation.value,
         copies=built.copies,
-        added=added,
+        added=True if added else None,
         mechanism=said.mechanism if isinstance(said, MechanismClaim) else None,
         audit=section,
     )

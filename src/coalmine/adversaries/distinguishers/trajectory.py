@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 from coalmine.roles import Distinguisher, Iterate, View
 from coalmine.training import Network, losses
 
-STATISTICS = ("mean", "max")
+STATISTICS = ("mean", "max", "both")
 
 
 class LossOverSteps(Distinguisher):
     """Minus the mean, or minus the largest, of the query's loss over the models after each step.
 
     Training on what lowers the query's loss makes both smaller. With ``raised`` the canary pushes the loss up instead,
-    and the score is the mean or the largest loss itself. Which of the two statistics is used is fixed beforehand.
+    and the score is the mean or the largest loss itself. Which of the two statistics is used is fixed beforehand; with
+    "both" each is a score by itself.
     """
 
     view = View.ALL_ITERATES
@@ -27,20 +28,24 @@ class LossOverSteps(Distinguisher):
     ) -> None:
         self._network, self._x, self._y = network, np.asarray(x)[None], np.asarray([y])
         self._statistic, self._direction = statistic, 1.0 if raised else -1.0
+        if statistic == "both":
+            self.several = ("mean", "max")
+            self.columns = self.several[1:]
         self.start(np.zeros(0, dtype=np.int64))
 
     def start(self, trials: NDArray[np.int64]) -> None:
         """Forget the stack before."""
         self._seen = 0
-        self._kept = np.zeros(len(trials)) if self._statistic == "mean" else np.full(len(trials), -np.inf)
+        self._sum, self._largest = np.zeros(len(trials)), np.full(len(trials), -np.inf)
 
     def observe(self, iterate: Iterate) -> None:
         """The loss of every model after this step."""
         now = losses(self._network, iterate.parameters, x=self._x, y=self._y)[:, 0]
-        self._kept = self._kept + now if self._statistic == "mean" else np.maximum(self._kept, now)
+        self._sum, self._largest = self._sum + now, np.maximum(self._largest, now)
         self._seen += 1
 
     def finish(self, models: Any) -> NDArray[np.float64]:
         """Scores of the stack."""
-        divisor = self._seen if self._statistic == "mean" else 1
-        return np.asarray(self._direction * self._kept / divisor)
+        found = {"mean": self._direction * self._sum / self._seen, "max": self._direction * self._largest}
+        chosen = np.stack([found[name] for name in self.several or (self._statistic,)], axis=1)
+        return chosen if self.several else chosen[:, 0]

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 
 from coalmine.auditing.config import AuditConfig
-from coalmine.auditing.judge import Evidence
 from coalmine.auditing.proof import prove, scores_of
 from coalmine.auditing.setting import prepare
 from coalmine.bounds.methods import METHODS
@@ -34,23 +33,25 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     ``options.ours`` of the study says which of them stands beside the published value (by default "proved").
     """
     wanted = audits(study, cell, scale)
-    parts = [(settings, section) for settings in wanted for section in settings.adversary]
+    played = [
+        (setting, one)
+        for setting in (prepare(settings, data_dir=bench.how.data_dir) for settings in wanted)
+        for section in setting.config.adversary
+        for one in bench.play(setting, section).by_score()
+    ]
     best: dict[str, float | None] = dict.fromkeys(BOUNDS)  # None: no adversary has evidence of this kind
-    evidence: list[Evidence] = []
     accuracy, heuristic = None, None
     # Each bound is held against the guarantee of its own variant: the pair that comes closest stands for all.
     proved, guarantee = 0.0, math.inf
-    for settings, section in parts:
-        setting = prepare(settings, data_dir=bench.how.data_dir)
-        played = bench.play(setting, section)
+    for setting, one in played:
         heuristic = setting.heuristic.epsilon if setting.heuristic else heuristic
-        accuracy = played.accuracy if accuracy is None else accuracy
-        evidence.append(played)
+        accuracy = one.accuracy if accuracy is None else accuracy
+        question = setting.config.audit
         first, others = prove(
-            scores_of(played.trials),
-            played.attack,
-            delta=settings.audit.delta,
-            confidence=1.0 - (1.0 - settings.audit.confidence) / len(parts),
+            scores_of(one.trials),
+            one.attack,
+            delta=question.delta,
+            confidence=1.0 - (1.0 - question.confidence) / len(played),
             mechanism=setting.mechanism,
         )
         own = dict.fromkeys(BOUNDS, 0.0)
@@ -65,7 +66,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         columns={**best, "heuristic": heuristic, "guarantee": guarantee, "accuracy": accuracy},
         proved=proved,
         guarantee=guarantee if guarantee < math.inf else None,
-        **behind(wanted[0].audit, *evidence),
+        **behind(wanted[0].audit, *{one.run: one for _, one in played}.values()),
     )
 
 

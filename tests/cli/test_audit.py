@@ -193,6 +193,7 @@ def test_diverging_trainings_are_told(capsys):
     [
         ("audit nowhere.toml", ["nowhere.toml", "cannot be read"]),
         ("audit .", ["cannot be read"]),
+        ("audit training.steps=3", ["to replace a value of the config: --set 'training.steps=3'"]),
         ("audit --preset nothing", ["--preset = 'nothing' is not known", "default, jagielski-2020"]),
         ("audit tiny.toml --preset default", ["not allowed beside a file"]),
         ("audit tiny.toml --set training.stepz=4", ["did you mean 'steps'?"]),

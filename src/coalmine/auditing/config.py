@@ -437,7 +437,9 @@ def _read(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             content = file.read(_LONGEST_FILE + 1)
     except OSError as error:
-        raise InvalidInputError(f"{name} cannot be read: {error.strerror}") from None
+        assigns = "=" in path.name and isinstance(error, FileNotFoundError)
+        hint = f"; to replace a value of the config: --set {_validate.shown(str(path))}" if assigns else ""
+        raise InvalidInputError(f"{name} cannot be read: {error.strerror}{hint}") from None
     except ValueError as error:  # a name that no file can have
         raise InvalidInputError(f"{name} cannot be read: {error}") from None
     if len(content) > _LONGEST_FILE:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from coalmine.adversaries import adversary
 from coalmine.auditing import config
 from coalmine.auditing.run import audit
 from coalmine.store import Store
@@ -37,3 +38,26 @@ def test_scores_of_the_same_trainings_share_the_level(play, settings, trained):
         assert one.judgement.level == pytest.approx(level / 2)
         assert one.judgement.control is False
     assert result.adversaries[0].scores.world0.tolist() != result.adversaries[1].scores.world0.tolist()
+
+
+def test_an_adversary_is_listed_once(play, settings, trained):
+    with pytest.raises(ValueError, match=r"adversary clipbkd \(copies=2\) is there twice"):
+        play(settings(adversaries=[{"name": "clipbkd", "copies": 2}] * 2))
+    assert not trained
+
+
+def test_an_adversary_from_python_shows_its_options(play, settings):
+    result = play(settings(), adversaries=[adversary("clipbkd", copies=3), "clipbkd"])
+    assert [one.label for one in result.adversaries] == ["clipbkd (copies=3)", "clipbkd"]
+
+
+def test_a_control_is_advised_where_none_was_played(play, settings):
+    """A score that tells nothing: with a control there is no word of playing one."""
+    blind = {"name": "intermediate-poison", "shadows": 2, "ascent_steps": 0, "shadow_data": "base"}
+    found = {}
+    for control in (False, True):
+        result = play(settings(audit={"control": control, "trials": 128}, adversaries=[blind]))
+        found[control] = " ".join(result.verdict.reasons)
+    assert "--control" in found[False]
+    assert "--control" not in found[True]
+    assert "the positive control was not caught" in found[True]

@@ -150,4 +150,4 @@ class AdaptivePoison(IntermediatePoison):
 
 def _words(statistic: str) -> str:
     """A statistic in words."""
-    return "the mean, or the max," if statistic == "both" else f"the {statistic}"
+    return "the mean (or, by score = max, the largest)" if statistic == "both" else f"the {statistic}"

@@ -58,6 +58,13 @@ class AttackFacts:
         words = ", ".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.name} ({words})" if words else self.name
 
+    def by(self, score: str) -> AttackFacts:
+        """One of several attacks that share the trials: that by this score."""
+        powers = self.powers
+        if powers and score != self.several[0]:
+            powers = {**powers, "adds": "reads the same trainings another way"}
+        return dataclasses.replace(self, options={**self.options, "score": score}, powers=powers)
+
     def copies_under(self, relation: Relation) -> int:
         """In how many rows the worlds differ, counted in the steps of ``relation``.
 

@@ -66,7 +66,7 @@ class Evidence:
         return [
             dataclasses.replace(
                 self,
-                attack=dataclasses.replace(self.attack, options={**self.attack.options, "score": name}),
+                attack=self.attack.by(name),
                 trials=self.trials.with_score(name) if index else self.trials,
                 control=self.control and (self.control._by(name) if index else self.control),
             )
@@ -317,18 +317,18 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
     least = float(special.ndtri(1.0 - _BLIND))
     blind = stats.mannwhitneyu(scores.world1, scores.world0, alternative="greater").pvalue > _BLIND
     if blind and not caught and expected > least:
-        enough = math.ceil((4.0 * least / allowed) ** 2)
+        enough, stands_out = math.ceil((4.0 * least / allowed) ** 2), "what the claim allows would stand out"
         doubts.append(
             "the scores do not tell the worlds apart, so they would hardly have shown a larger leak either: use a "
-            "stronger score or canary, or hand over a broken twin of the training as a control"
-            + ("" if expected > 2.0 * least else f"; or ask for about {enough:,} trials")
+            f"stronger score or canary{_or_a_control(one)}"
+            + (f"; or ask for about {enough:,} trials, with which {stands_out}" if expected <= 2.0 * least else "")
         )
     elif not caught and not doubts and _separation(scores) < least_share(claim) * allowed:
         # With a share s of the noise scores are about 1/s times as far apart: this attack's would still be allowed.
         doubts.append(
             f"the scores are d′ = {_separation(scores):.2f} apart where the claim allows about {allowed:.2f}: with "
             f"{_WORDS[least_share(claim)]} of the noise they would still be within that, so this attack would not have "
-            "refuted it; use a stronger score or canary, or play a control, which shows what it can refute"
+            f"refuted it; use a stronger score or canary{_or_a_control(one)}"
         )
     elif not caught and not doubts and _weak(_separation(scores), allowed, worlds):
         chance = _would_refute(_separation(scores), one, claim=claim, copies=copies, level=level)
@@ -336,10 +336,18 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
             doubts.append(
                 f"the scores are d′ = {_separation(scores):.2f} apart where the claim allows about {allowed:.2f}: with "
                 f"{_WORDS[least_share(claim)]} of the noise this attack would have refuted it with probability "
-                f"{_percent(chance)} only; use a stronger score or canary, ask for more trials, or play a control, "
-                "which shows what it can refute"
+                f"{_percent(chance)} only; use a stronger score or canary, or ask for more trials{_or_a_control(one)}"
             )
     return doubts
+
+
+def _or_a_control(one: Evidence) -> str:
+    """The advice to play a control, where none was played."""
+    if one.control is not None:
+        return ""
+    if one.attack.powers:
+        return ", or play its control (--control, audit.control = true), which shows what it can refute"
+    return ", or hand over a broken twin of the training as a control, which shows what it can refute"
 
 
 def _weak(separation: float, allowed: float, worlds: tuple[int, int]) -> bool:

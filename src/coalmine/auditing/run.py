@@ -136,6 +136,11 @@ def planned(
     claim = claim_of(setting)
     games = [game_of(setting, who, trials=trials) for who, trials in players]
     question = settings.audit
+    for at, one in enumerate(games):
+        if one.run in {other.run for other in games[:at]}:
+            raise InvalidInputError(
+                f"adversary {one.facts.label} is there twice: its trainings would be judged twice; expected it once"
+            )
     attacks = [one.facts for one in games for _ in range(one.facts.attacks)]
     judge.check(claim, attacks, delta=question.delta, confidence=question.confidence)
     each = 1.0 - (1.0 - question.confidence) / len(attacks)
@@ -287,8 +292,9 @@ def game_of(
     ``promised`` is the setting that a control stands beside: options that go by a training's numbers go by that one's.
     """
     section = who if isinstance(who, config.AdversarySection) else None
-    options = {} if section is None else section.options
-    player = resolve(who.name if isinstance(who, config.AdversarySection) else who, **options)
+    given = {} if section is None else section.options
+    player = resolve(who.name if isinstance(who, config.AdversarySection) else who, **given)
+    options = given or _chosen(player)
     if isinstance(player, Settles):
         player = player.settled(_scene(promised or setting))
     with alone():
@@ -300,6 +306,15 @@ def game_of(
             f"trials = {section.trials} is not allowed for {section.name}: expected canaries (in one training) and runs"
         )
     return OneRunGame.of(setting, player, attack, identity=_identity(setting, player), options=plain(options))
+
+
+def _chosen(player: Adversary) -> dict[str, Any]:
+    """The options of an adversary from Python that are not their defaults, as far as a config could say them."""
+    return {
+        field.name: value
+        for field in dataclasses.fields(player)  # type: ignore[arg-type]
+        if isinstance(value := getattr(player, field.name), (bool, int, float, str)) and value != field.default
+    }
 
 
 def _scene(setting: Setting) -> Scene:

@@ -19,6 +19,8 @@ from coalmine.records import Relation
 class Worlds:
     """Two data sets that differ in ``copies`` rows under ``relation``; ``canary`` is shown to a score that asks for it.
 
+    With ``add_remove`` the rows that are more belong into world 1: a claim is tested in that order, with more power.
+
     >>> Worlds(world0=[1.0, 2.0], world1=[1.0, 2.0, 9.0]).relation.value
     'add_remove'
     """

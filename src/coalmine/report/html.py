@@ -94,7 +94,7 @@ def document(result: AuditResult) -> str:
         "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],
         "versions": list(result.versions.items()),
         "runs": [(one.label, one.run) for one in result.adversaries],
-        "seconds": f"{sum(one.seconds for one in result.adversaries):,.0f}",
+        "seconds": f"{sum({one.run: one.seconds for one in result.adversaries}.values()):,.0f}",
     }
     return render_template({**context, "notes": once.notes})
 

@@ -5,7 +5,8 @@
 ``python benchmarks/bench_convolution.py --device cuda --network mnist --products tf32`` trains a stack of models from
 their starts, batches and noise included; ``--peers`` times the same steps by ``torch.func`` (per-example gradients of
 several models at once, by ``vmap`` over models and examples) and by Opacus (one model), without their data loaders.
-Rows are random numbers: what is computed does not depend on them. Every number is the median of three rounds.
+``--adversaries`` times a step under adversaries that look at every model. Rows are random numbers: what is computed
+does not depend on them. Every number is the median of three rounds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from coalmine.adversaries import Scene, adversary
+from coalmine.adversaries.attack import Attack
 from coalmine.roles import Observer, View
 from coalmine.training import (
     BernauCnn,
@@ -33,6 +36,7 @@ from coalmine.training import (
     NasrCnn,
     Neighbours,
     TrainingConfig,
+    clipped_sums,
     compiled_stages,
     module,
     parameter_count,
@@ -53,6 +57,15 @@ NETWORKS: dict[str, tuple[Any, int, int]] = {
     "wide": (Mlp(784, hidden=(512, 512), classes=10), 6_000, 250),
 }
 """Network, rows, and rows a step (all of them: full batches)."""
+
+
+SHADOWS = {"shadows": 2, "shadow_data": "base", "shadow_steps": 2, "ascent_steps": 1}
+ADVERSARIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "static-poison": ("static-poison", SHADOWS),
+    "intermediate-poison": ("intermediate-poison", {**SHADOWS, "statistic": "both"}),
+    "adaptive-poison": ("adaptive-poison", SHADOWS),
+    "gradient, others' rows left alone": ("gradient", {"every": 0, "measure": 1}),
+}
 
 
 def _data(network: Any, rows: int) -> tuple[Any, Any]:
@@ -123,6 +136,44 @@ def ours(name: str, *, models: int, steps: int, device: str, products: str, watc
 
     seconds = _median(work, device=device)
     return {"model_steps_per_second": models * steps / seconds, "models": models, "steps": steps, **found}
+
+
+def attacked(name: str, *, models: int, steps: int, device: str, products: str) -> dict[str, float]:
+    """Milliseconds of a step under each adversary of ``ADVERSARIES``, and of the sum over all rows for every model.
+
+    A step is the difference of trainings of ``steps`` and of six times as many, over five times ``steps``.
+    """
+    network, rows, batch = NETWORKS[name]
+    base = Dataset(*_data(network, rows))
+    found = {}
+    for label, (kind, options) in ADVERSARIES.items():
+        seconds = []
+        for length in (steps, 6 * steps):
+            config = TrainingConfig(
+                steps=length, clip=CLIP, noise_multiplier=NOISE, learning_rate=RATE, products=products, batch_size=batch
+            )
+            scene = Scene(base=base, classes=network.classes, network=network, training=config)
+            attack = adversary(kind, **options).craft(scene)
+            assert isinstance(attack, Attack)
+
+            def work(number: int, attack: Attack = attack, config: TrainingConfig = config) -> None:
+                trials = np.arange(number * models, (number + 1) * models)
+                train(
+                    network, neighbours=attack.neighbours, config=config, fingerprint="benchmark", trials=trials,
+                    worlds=trials % 2, device=device, observer=attack.distinguisher,
+                )  # fmt: skip
+
+            seconds.append(_median(work, device=device))
+        found[label] = 1000.0 * (seconds[1] - seconds[0]) / (5 * steps)
+        print(f"{name} {products}: {label} {found[label]:.2f} ms a step of {models} models", flush=True)
+    vectors = torch.from_numpy(np.random.default_rng(2).normal(size=(models, parameter_count(network)), scale=0.05))
+    vectors = vectors.to(device, torch.float32)
+    label = "clipped sum of all rows"
+    found[label] = 1000.0 * _median(
+        lambda number: clipped_sums(network, vectors, dataset=base, config=config).sum().item(), device=device
+    )
+    print(f"{name} {products}: {label} {found[label]:.0f} ms for {models} models", flush=True)
+    return found
 
 
 def sums_alone(name: str, *, models: int, steps: int, device: str, products: str) -> dict[str, Any]:
@@ -253,12 +304,16 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--peers", action="store_true", help="time torch.func and Opacus too")
     parser.add_argument("--watched", action="store_true", help="a gradient as canary, and an observer of every step")
+    parser.add_argument("--adversaries", action="store_true", help="what adversaries add to a step, instead")
     parser.add_argument("--output", help="a file for the numbers, as JSON")
     options = parser.parse_args()
-    found = run(
-        options.network, models=options.models, steps=options.steps, device=options.device, products=options.products,
-        peers=options.peers, watched=options.watched,
-    )  # fmt: skip
+    job: dict[str, Any] = {
+        "models": options.models, "steps": options.steps, "device": options.device, "products": options.products,
+    }  # fmt: skip
+    if options.adversaries:
+        found: dict[str, Any] = {"adversaries": attacked(options.network, **job)}
+    else:
+        found = run(options.network, peers=options.peers, watched=options.watched, **job)
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=2)

@@ -94,7 +94,7 @@ def test_only_what_is_asked_for_is_imported(package):
     with pytest.raises(InvalidInputError, match="did you mean 'first-row'"):
         adversary("frst-row")
     assert module not in sys.modules
-    with pytest.raises(InvalidInputError, match=r"wieght is not an option.*did you mean 'weight'"):
+    with pytest.raises(InvalidInputError, match=r"'wieght' is not an option.*did you mean 'weight'"):
         adversary("first-row", wieght=1.0)
 
 

@@ -335,7 +335,7 @@ def test_canaries_of_one_training_are_never_read_as_independent_trials():
         ({"guess_in": -1}, "guess_in = -1"),
         ({"per_coordinate": 0}, "per_coordinate = 0"),
         ({"knows_batches": 1}, "knows_batches"),
-        ({"colour": 1}, "colour is not an option"),
+        ({"colour": 1}, "'colour' is not an option"),
     ],
 )
 def test_wrong_options_are_refused(options, words):

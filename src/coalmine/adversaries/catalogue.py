@@ -153,7 +153,7 @@ def adversary(name: str, **options: Any) -> Adversary:
     for option in options:
         if option not in fields:
             there = _validate.nearest(option, fields) if fields else "it has none"
-            raise InvalidInputError(f"option {option!r} is not one of adversary {name!r}: {there}")
+            raise InvalidInputError(f"{option!r} is not an option of adversary {name!r}: {there}")
     try:
         made: Adversary = kind(**options)
     except TypeError as error:  # an option without a default is missing

@@ -1,12 +1,25 @@
 """The ladder on a GPU: every adversary plays there, and the shortcut has the same law as on a CPU."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
 from coalmine.adversaries import Scene, adversary
-from coalmine.training import Dataset, GaussianSteps, Glorot, Mlp, NasrCnn, TrainingConfig, train
+from coalmine.adversaries.crafters.adaptive import AdaptiveExamples
+from coalmine.training import (
+    Dataset,
+    GaussianSteps,
+    Glorot,
+    Mlp,
+    NasrCnn,
+    StackState,
+    TrainingConfig,
+    parameter_count,
+    train,
+)
 
 LADDER = (
     *("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient", "malicious-dataset"),
@@ -48,6 +61,26 @@ def test_every_adversary_plays_on_a_gpu(name, copies, kind):
     np.testing.assert_array_equal(found[0].scores, found[1].scores)
     np.testing.assert_array_equal(found[0].scores[PART], found[2].scores)  # in another stack
     assert np.unique(found[0].scores).size > 12
+
+
+@pytest.mark.parametrize("sign", ["lower", "raise"])
+def test_adaptive_examples_are_those_of_a_processor(sign):
+    """Recorded on a GPU and replayed for other models, beside one model after the other on a CPU; tanh has no kinks."""
+    network = NasrCnn((1, 16, 16), classes=3, activation="tanh")
+    rng = np.random.default_rng(0)
+    rows = Dataset(rng.uniform(size=(20, 1, 16, 16)), rng.integers(0, 3, size=20))
+    canary = AdaptiveExamples(
+        network, query=(rows.x[0], 1), data=rows, clip=0.5, rate=0.3, sign=sign, steps=2, step_rate=0.05
+    )
+    on_gpu = copy.deepcopy(canary)  # it holds what it has recorded
+    for number in range(2):
+        models = 0.2 * torch.from_numpy(rng.normal(size=(5, parameter_count(network))))
+        state = StackState(np.arange(5), 1, models, None)
+        x, y = canary.examples(state)
+        found, labels = on_gpu.examples(StackState(state.trials, 1, models.to("cuda"), None))
+        torch.testing.assert_close(found.cpu(), x, rtol=0, atol=1e-9)
+        assert torch.equal(labels.cpu(), y), number
+        assert (found.cpu()[:, 0] - torch.from_numpy(rows.x[0])).abs().amax() > 1e-3
 
 
 @pytest.mark.parametrize(("rate", "sigma", "steps"), [(0.1, 0.8, 60), (256 / 60000, 0.6, 3000), (0.3, 0.1, 20)])

@@ -1,6 +1,6 @@
 """Clipped sums of convolution networks on a CPU, by stages: torch's products, and compiled kernels between them.
 
-A network is a chain of stages (:mod:`coalmine.training.stages`). Each model's batch goes through a few examples at a
+A network is a chain of stages (:mod:`coalmine.training.chain`). Each model's batch goes through a few examples at a
 time, from their patches to their clipped gradients, so that everything stays in the cache; an example's gradient in a
 convolution (few numbers) is built once, for its norm and for the sum.
 """
@@ -18,10 +18,11 @@ from torch import Tensor
 from coalmine.training.backends import compiled
 from coalmine.training.backends import numba_stage_kernels as kernels
 from coalmine.training.canary import AdaptiveExample, StackState
+from coalmine.training.chain import MOST_OUTPUTS, Stage, stages
 from coalmine.training.clipping import clip_divisors, softmax_
 from coalmine.training.data import Dataset
 from coalmine.training.job import Job
-from coalmine.training.stages import MOST_OUTPUTS, Stage, StageTable, stages
+from coalmine.training.stages import StageTable
 from coalmine.training.sums import Vectors
 
 _TOGETHER = 2**20

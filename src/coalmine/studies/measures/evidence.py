@@ -33,32 +33,31 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
     ``options.ours`` of the study says which of them stands beside the published value (by default "proved").
     """
     wanted = audits(study, cell, scale)
-    played = [
-        (setting, one)
-        for setting in (prepare(settings, data_dir=bench.how.data_dir) for settings in wanted)
-        for section in setting.config.adversary
-        for one in bench.play(setting, section).by_score()
-    ]
+    played = []  # no setting is kept, which holds its data
+    for settings in wanted:
+        setting = prepare(settings, data_dir=bench.how.data_dir)
+        facts = settings.audit, setting.mechanism, setting.guarantee.epsilon, setting.heuristic
+        for section in settings.adversary:
+            played += [(*facts, one) for one in bench.play(setting, section).by_score()]
     best: dict[str, float | None] = dict.fromkeys(BOUNDS)  # None: no adversary has evidence of this kind
     accuracy, heuristic = None, None
     # Each bound is held against the guarantee of its own variant: the pair that comes closest stands for all.
     proved, guarantee = 0.0, math.inf
-    for setting, one in played:
-        heuristic = setting.heuristic.epsilon if setting.heuristic else heuristic
+    for question, mechanism, promised, expected, one in played:
+        heuristic = expected.epsilon if expected else heuristic
         accuracy = one.accuracy if accuracy is None else accuracy
-        question = setting.config.audit
         first, others = prove(
             scores_of(one.trials),
             one.attack,
             delta=question.delta,
             confidence=1.0 - (1.0 - question.confidence) / len(played),
-            mechanism=setting.mechanism,
+            mechanism=mechanism,
         )
         own = dict.fromkeys(BOUNDS, 0.0)
         for name, epsilon in _named(first, others):
             own[name] = max(own[name], epsilon)
             best[name] = max(best[name] or 0.0, epsilon)
-        mine, promised = max(own["proved"], own["if DP-SGD"]), setting.guarantee.epsilon
+        mine = max(own["proved"], own["if DP-SGD"])
         if math.isinf(guarantee) or promised - mine < guarantee - proved:
             proved, guarantee = mine, promised
     return Measured(
@@ -66,7 +65,7 @@ def measure(study: Study, cell: Cell, scale: Scale, bench: Bench) -> Measured:
         columns={**best, "heuristic": heuristic, "guarantee": guarantee, "accuracy": accuracy},
         proved=proved,
         guarantee=guarantee if guarantee < math.inf else None,
-        **behind(wanted[0].audit, *{one.run: one for _, one in played}.values()),
+        **behind(wanted[0].audit, *{one.run: one for *_, one in played}.values()),
     )
 
 

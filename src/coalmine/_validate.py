@@ -84,7 +84,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     'expected one of membership, clipbkd'
     """
     names = {name.lower().replace("_", "-"): name for name in known}
-    close = difflib.get_close_matches(word[:_SHOWN].lower().replace("_", "-"), names, n=1, cutoff=0.5)
+    alike = 0.6 if len(names) <= 20 else 0.5  # of many names even a far one says more than all of them
+    close = difflib.get_close_matches(word[:_SHOWN].lower().replace("_", "-"), names, n=1, cutoff=alike)
     if close:
         return f"did you mean {names[close[0]]!r}?"
     return "expected one of " + ", ".join(names.values()) if names else "there is none"

@@ -54,8 +54,8 @@ def test_a_leaky_training_is_refuted_and_its_result_is_whole(tmp_path):
 
 
 def test_scores_that_tell_nothing_say_nothing_for_the_claim(tmp_path, fixed_seeds):
-    """Both worlds are alike. Nothing is refuted, but a score that is blind would not have shown a leak either."""
-    result = play(tmp_path, worlds=(np.zeros(3), np.zeros(3)), claim_epsilon=3.0, trials=1000)
+    """The row adds nothing. Nothing is refuted, but a score that is blind would not have shown a leak either."""
+    result = play(tmp_path, worlds=(np.zeros(3), np.zeros(4)), claim_epsilon=3.0, trials=1000)
     assert result.verdict.outcome is Outcome.INCONCLUSIVE
     assert result.verdict.ceiling > 3.0
     assert result.strongest.judgement.share is not None  # there were enough trials

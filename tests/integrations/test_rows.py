@@ -49,7 +49,15 @@ def test_neighbours_pass(held):
     assert check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4, 4), copies=2))
     assert not check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 5), copies=2))
     assert not check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 5, 2, 3), relation="replace"))
-    assert not check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(3, 2, 1, 0)))
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "replace"])
+def test_the_same_rows_twice_are_refused(held, relation):
+    """A training could not be refuted by them, however it leaks."""
+    with pytest.raises(InvalidInputError, match=r"both worlds hold the same rows.*coalmine\.neighbours"):
+        check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3), relation=relation))
+    with pytest.raises(InvalidInputError, match="both worlds hold the same rows"):
+        check_neighbours(Worlds(world0=ROWS, world1=ROWS[::-1], relation=relation))
 
 
 def test_others_are_refused(held):

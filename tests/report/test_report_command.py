@@ -157,6 +157,20 @@ def test_a_run_of_no_audit_is_not_passed_off_as_one(played, no_training, tmp_pat
     assert not (tmp_path / "x.html").exists()
 
 
+def test_an_audit_by_its_name_or_its_own_fingerprint(played, no_training, tmp_path):
+    name = names(played)[0]
+    with Store.open(played / "a.db") as store, Store.open(tmp_path / "other.db") as target:
+        (entry,) = audits(store)
+        for one in names(played):
+            target.register(one, store.run(one).description)
+            copy_blocks(store, one, target, count=2)
+        target.record_audit(entry.fingerprint, store.audit(entry.fingerprint), members=entry.members, name="spring")
+    pages = [tmp_path / f"{number}.html" for number in range(3)]
+    for word, page in zip((name, entry.fingerprint[:8], "spring"), pages, strict=True):
+        assert cli.main(["report", word, "--store", str(tmp_path / "other.db"), "-o", str(page)]) == 0
+    assert pages[0].read_text() == pages[1].read_text() == pages[2].read_text()
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

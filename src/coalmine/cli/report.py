@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def report(
-    run: Annotated[str, typer.Argument(help="The first characters of the run's fingerprint (see coalmine runs list).")],
+    run: Annotated[
+        str, typer.Argument(help="The beginning of its fingerprint (see coalmine runs list), or an audit's name.")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The page to write; by default coalmine-RUN.html.")
     ] = None,
@@ -33,18 +35,21 @@ def report(
     from coalmine import report as reports
     from coalmine.auditing.stored import stored_result
     from coalmine.store import Store, results
+    from coalmine.store.listing import audit_called
 
     reports.check_packages()
     with Store.open(store, create=False) as opened:
         if results.find(opened, run) is not None:
             _say(_stored(results.read(opened, run), output, figures), [], figures, json=json)
             return
-        found = opened.run(run)
-        short = found.fingerprint[:12]
-        if not found.trials:
-            raise StoreError(f"run {short} has no trials yet: play it first (coalmine runs resume {short})")
+        audit = audit_called(opened, run)
+        name = opened.run(run).fingerprint if audit is None else audit.fingerprint
+        short = name[:12]
+        if not any(opened.run(one).trials for one in (audit.members if audit else [name])):
+            what = "run" if audit is None else "audit"
+            raise StoreError(f"{what} {short} has no trials yet: play it first (coalmine runs resume {short})")
         target = reports.check_target(output or Path(f"coalmine-{short}.html"), name="output")
-        result = stored_result(opened, found.fingerprint)
+        result = stored_result(opened, name)
     reports.write_html(result, target)
     written = reports.write_figures(result, figures) if figures is not None else []
     _say(target, written, figures, json=json)

@@ -263,7 +263,7 @@ def _flat(value: Any, *, under: str = "") -> list[tuple[str, str]]:
 
 @runs.command()
 def resume(
-    run: RunName,
+    run: Annotated[str, typer.Argument(help="The first characters of its fingerprint, or an audit's name.")],
     store: StorePath = Path("coalmine.db"),
     device: DeviceName = "cpu",
     workers: WorkerCount = 0,
@@ -277,11 +277,13 @@ def resume(
     from coalmine.auditing.stored import record_of
     from coalmine.cli.audit import run_audit
     from coalmine.store import Store, results
+    from coalmine.store.listing import audit_called
 
     with Store.open(store, create=False) as opened:
         if results.find(opened, run) is not None:
             raise UnsupportedError(f"run {run!r} is a result that is complete: there is nothing to resume")
-        record = record_of(opened, run)
+        audit = audit_called(opened, run)
+        record = record_of(opened, run if audit is None else audit.fingerprint)
     if not isinstance(record.config, configs.AuditConfig):
         raise UnsupportedError(
             f"run {run!r} is of a training of your own ({record.subject.name}): run the same coalmine audit --train "

@@ -30,7 +30,7 @@ from coalmine.evidence import archive
 from coalmine.evidence.archive import refuse
 from coalmine.game import machine
 from coalmine.store import BlockResult, Store
-from coalmine.store.listing import AuditEntry, Origin, audits, origins
+from coalmine.store.listing import AuditEntry, Origin, audit_called, audits, origins
 
 FAILED = "why is no part of a bundle"
 """The reason of every failed training here: what a user's code says may quote the data."""
@@ -175,18 +175,17 @@ def made_here() -> dict[str, Any]:
 def _entry(store: Store, audit: str) -> AuditEntry:
     """The audit that is meant."""
     _validate.instance("audit", audit, str)
-    every = audits(store)
-    found = [one for one in every if one.name == audit or (len(audit) >= 4 and one.fingerprint.startswith(audit))]
-    runs = {run for one in every for run in one.members if len(audit) >= 4 and run.startswith(audit)}
-    if not found and len(runs) == 1:
-        found = [one for one in every if runs & set(one.members)][:1]
-    if len(found) != 1:
-        what = f"{len(found)} audits are" if found else "no audit is"
+    found = audit_called(store, audit)
+    if found is None and len(audit) >= 4:
+        every = audits(store)
+        if len({run for one in every for run in one.members if run.startswith(audit)}) == 1:
+            found = next(one for one in every if any(run.startswith(audit) for run in one.members))
+    if found is None:
         raise StoreError(
-            f"{what} called {_validate.shown(audit)} in store {str(store.path)!r}: expected a name, or the beginning "
-            "of a fingerprint (see coalmine runs list)"
+            f"no audit is called {_validate.shown(audit)} in store {str(store.path)!r}: expected a name, or the "
+            "beginning of a fingerprint (see coalmine runs list)"
         )
-    return found[0]
+    return found
 
 
 def _joined(blocks: tuple[Origin, ...], *, wanted: int) -> tuple[Origin, ...]:

@@ -35,6 +35,11 @@ only in world 1, expected at most 1 row more or less; preparation that looks at 
     found = [_difference(read(worlds.world0), read(worlds.world1)) for read in (_by_parts, _by_items)]
     known = [pair for pair in found if pair is not None]
     allowed = [pair for pair in known if _allowed(*pair, relation=worlds.relation, copies=worlds.copies)]
+    if allowed and all(pair == (0, 0) for pair in known):
+        raise InvalidInputError(
+            "both worlds hold the same rows, so there is nothing to tell apart and no training could be refuted: "
+            "expected the canary in one of them alone (coalmine.neighbours builds such worlds)"
+        )
     if allowed or not known:
         return bool(allowed) and all(first == 0 < second for first, second in allowed)
     first, second = min(known, key=sum)

@@ -13,6 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from coalmine import _validate
+from coalmine.errors import StoreError
 from coalmine.store import _database
 from coalmine.store._leases import is_held
 from coalmine.store.records import Trials
@@ -105,6 +107,17 @@ def audits(store: Store) -> tuple[AuditEntry, ...]:
             )
             for row in rows
         )
+
+
+def audit_called(store: Store, word: str) -> AuditEntry | None:
+    """The one audit of that name, or whose fingerprint begins so (four characters or more); an error if several."""
+    found = [one for one in audits(store) if one.name == word or (len(word) >= 4 and one.fingerprint.startswith(word))]
+    if len(found) > 1:
+        raise StoreError(
+            f"{len(found)} audits are called {_validate.shown(word)} in store {str(store.path)!r}: give the beginning "
+            f"of a fingerprint: {', '.join(one.fingerprint[:12] for one in found)}"
+        )
+    return found[0] if found else None
 
 
 def texts(text: str | None) -> tuple[str, ...]:

@@ -27,6 +27,21 @@ def test_every_cell_is_a_valid_audit(name):
     assert all(scale.tolerance > 0 for scale in study.scales.values())
 
 
+@pytest.mark.parametrize("data", ["MNIST", "CIFAR-10", "Purchase-like"])
+def test_the_ladder_of_nasr_2021_is_made_of_the_figures_before_it(data):
+    """Figure 9 asks for the same audits, so trials of Figures 3 to 7 are not played again."""
+
+    def audits(name, cell):
+        study = find(name)
+        return measures.find(study.measure).audits(study, study.cell(cell), study.scale("paper"))
+
+    ladder = ("api", "static-poison", "intermediate-poison", "adaptive-poison", "gradient")
+    for figure, rung in enumerate(ladder, start=3):
+        assert audits(f"nasr-2021/figure-{figure}", f"{data},epsilon=2") == audits(
+            "nasr-2021/figure-9", f"{data},{rung}"
+        )
+
+
 def test_cells_carry_the_published_values_of_table_2():
     study = find("jagielski-2020/table-2")
     cell = study.cell("sigma=1.55,init=0,clip=1")

@@ -5,7 +5,8 @@
 or, from the command line, with the claim as (sampling rate, noise multiplier, steps):
 
     cd examples
-    coalmine audit --train opacus_training:train --score opacus_training:score --claim-dpsgd 0.5,1.0,4 --trials 400
+    coalmine audit --train opacus_training:train --score opacus_training:score --claim-dpsgd 0.5,1.0,4 --trials 400 \
+        --control-train opacus_training:train_with_half_the_noise
     coalmine audit --train opacus_training:train_with_half_the_noise --score opacus_training:score \
         --claim-dpsgd 0.5,1.0,4 --trials 400
 """
@@ -94,6 +95,8 @@ def score(parameters, canary):
 if __name__ == "__main__":
     _, claim = fit(worlds().world0, seed=0, noise_multiplier=NOISE_MULTIPLIER)
     for name, function in (("right noise", train), ("half the noise", train_with_half_the_noise)):
-        result = coalmine.audit_function(function, score, worlds=worlds, claim_dpsgd=claim, trials=400, workers=2)
+        result = coalmine.audit_function(
+            function, score, worlds=worlds, claim_dpsgd=claim, control=train_with_half_the_noise, trials=400, workers=2
+        )
         proved = result.strongest.bound.epsilon
         print(f"{name}: {result.verdict}; claimed ε = {result.claim_epsilon:.2f}, proved ε ≥ {proved:.2f}")

@@ -18,7 +18,7 @@ from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, Outcome, Relat
 from coalmine.store import Trials
 
 CLAIM = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
-ATTACK = AttackFacts(name="gauss", relation=Relation.ADD_REMOVE, copies=1)
+ATTACK = AttackFacts(name="gauss", relation=Relation.ADD_REMOVE, copies=1, powers={"access": "final model"})
 
 
 def evidence(*, noise=1.0, trials=1000, shift=1.0, seed=0, lost=(0, 0), **options):

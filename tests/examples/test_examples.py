@@ -28,17 +28,22 @@ def fixed_seeds(monkeypatch, tmp_path):
     monkeypatch.setattr(identity, "followed", by_name)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(EXAMPLES), *sys.path])
+    yield
+    for name, module in list(sys.modules.items()):  # a page of the documentation has a module of the same name
+        if str(getattr(module, "__file__", "")).startswith(str(EXAMPLES)):
+            del sys.modules[name]
 
 
 def test_the_ten_lines(monkeypatch):
     text = (EXAMPLES / "own_training.py").read_text()
     code = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("#", '"""'))]
-    assert len(code) == 11
+    assert len(code) == 13
     assert text.partition('"""\n\n')[2].strip() in (EXAMPLES.parent / "docs" / "own-training.md").read_text()
     space = runpy.run_path(str(EXAMPLES / "own_training.py"))
     result = space["coalmine"].audit_function(
-        space["train"], space["score"], worlds=space["worlds"], claim_epsilon=2.0, store="trials.db"
-    )
+        space["train"], space["score"], worlds=space["worlds"], claim_dpsgd=space["claim"],
+        control=space["half_the_noise"], store="trials.db",
+    )  # fmt: skip
     assert str(result.verdict) == "consistent", result.in_words()
     assert 0.1 < result.strongest.bound.epsilon < 2.0
 
@@ -56,14 +61,18 @@ def test_the_test_in_the_documentation_passes_and_can_fail(tmp_path, monkeypatch
 
 def test_the_ten_lines_from_the_command_line(capsys):
     arguments = ["--train", "own_training:train", "--score", "own_training:score", "--workers", "1"]
-    assert main(["audit", *arguments, "--claim-epsilon", "2", "--trials", "200", "--store", "trials.db"]) == 0
+    arguments += ["--claim-dpsgd", "1,2,1", "--trials", "400", "--store", "trials.db"]
+    assert main(["audit", *arguments, "--control-train", "own_training:half_the_noise"]) == 0
     assert "Consistent" in capsys.readouterr().out
+    assert main(["audit", *arguments]) == 3  # the same without a control
+    assert "no control was played" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("train", "code"), [("train", 0), ("train_with_half_the_noise", 1)])
 def test_opacus_with_right_and_with_half_the_noise(capsys, train, code):
     pytest.importorskip("opacus")
     arguments = ["--train", f"opacus_training:{train}", "--score", "opacus_training:score", "--workers", "1"]
+    arguments += ["--control-train", "opacus_training:train_with_half_the_noise"]
     found = main(["audit", *arguments, "--claim-dpsgd", "0.5,1.0,4", "--trials", "320", "--store", "trials.db"])
     shown = " ".join(capsys.readouterr().out.split())
     assert found == code, shown

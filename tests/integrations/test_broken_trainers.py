@@ -63,7 +63,8 @@ def test_the_bug_is_refuted(tmp_path, bug, settings, worlds, score):
     ],
 )
 def test_the_right_trainer_is_consistent(tmp_path, settings, worlds, score):
-    result = play(tmp_path, bug="", settings=settings, worlds=worlds, score=score)
+    half = functools.partial(broken.train, bug="half the noise", **settings)
+    result = play(tmp_path, bug="", settings=settings, worlds=worlds, score=score, control=half)
     assert result.verdict.outcome is Outcome.CONSISTENT, result.in_words()
     assert not result.strongest.judgement.refuted
 
@@ -95,7 +96,8 @@ def test_sensitivity_under_replacement_accounted_as_that_of_addition(tmp_path):
     assert wrong.verdict.outcome is Outcome.REFUTED
     assert wrong.strongest.bound.relation is Relation.REPLACE
     print(f"2C as C: claim {wrong.claim_epsilon:.2f}, ε ≥ {wrong.strongest.bound.epsilon:.2f}; {wrong.in_words()}")
-    assert play(tmp_path, **audited, claim=right).verdict.outcome is Outcome.CONSISTENT
+    half = functools.partial(broken.train, bug="half the noise", **ONE_STEP)
+    assert play(tmp_path, **audited, claim=right, control=half).verdict.outcome is Outcome.CONSISTENT
 
 
 def test_an_epsilon_alone_is_refuted_too(tmp_path):

@@ -47,7 +47,7 @@ def test_a_refuted_claim_ends_with_one(run):
 
 
 def test_a_claim_that_stands_ends_with_zero_and_json_is_whole(run, fixed_seeds):
-    code, out, _ = run(*RIGHT, "--json")
+    code, out, _ = run(*RIGHT, "--control-train", "own_functions:half_noise", "--json")
     found = json.loads(out)
     assert code == 0
     assert found["verdict"]["outcome"] == "consistent"

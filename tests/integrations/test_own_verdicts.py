@@ -37,11 +37,40 @@ def said(result):
 
 
 def test_a_right_training_is_consistent_and_the_words_say_what_would_have_been_refuted(tmp_path, fixed_seeds):
-    result = play(tmp_path)
+    result = play(tmp_path, control=own.half_noise)
     assert result.verdict.outcome is Outcome.CONSISTENT
     assert result.verdict.power.probability >= 0.8
     power = re.search(r"A training with half of this noise .* with probability (0\.\d\d)", result.in_words())
     assert float(power[1]) <= result.verdict.power.probability
+
+
+def test_without_a_control_nothing_is_consistent(tmp_path, fixed_seeds):
+    """The words say what was seen, why that is not enough, and what to do."""
+    result = play(tmp_path)
+    assert result.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "nothing contradicts the claim, but no control was played" in said(result)
+    assert "--control-train" in said(result)
+
+
+@pytest.mark.parametrize("control", [None, "half"])
+def test_drawn_rows_that_spread_the_scores_do_not_stand_in_for_noise(tmp_path, fixed_seeds, control):
+    """No noise at all, but rows are drawn: the scores look like those of the claim, which only a control can tell."""
+    rate, steps, claimed = 0.5, 8, 1.5
+    rows = np.random.default_rng(5).normal(size=(70, 8))
+    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
+
+    def train(dataset, seed, sigma=0.0):
+        draw = np.random.default_rng(seed)
+        drawn = draw.random((steps, len(dataset))) < rate
+        return (drawn @ dataset).sum(axis=0)[0] + sigma * draw.normal(size=steps).sum()
+
+    result = play(
+        tmp_path, train, worlds=neighbours(rows, np.eye(8)[0]), trials=600,
+        control=functools.partial(train, sigma=claimed / 2) if control else None,
+        claim_dpsgd=DpSgd(sample_rate=rate, noise_multiplier=claimed, steps=steps),
+    )  # fmt: skip
+    assert result.verdict.outcome is Outcome.INCONCLUSIVE
+    assert result.strongest.judgement.share == 0.5  # a perfect attack would have refuted half of the noise
 
 
 @pytest.mark.parametrize("trials", [16, 64])

@@ -60,6 +60,12 @@ def test_the_same_rows_twice_are_refused(held, relation):
         check_neighbours(Worlds(world0=ROWS, world1=ROWS[::-1], relation=relation))
 
 
+def test_copies_that_are_not_there_are_refused(held):
+    """The claim would be that of a group, for worlds that differ in one row."""
+    with pytest.raises(InvalidInputError, match=r"copies = 5 .* differ in 1 row: expected copies=1"):
+        check_neighbours(Worlds(world0=held(0, 1, 2, 3), world1=held(0, 1, 2, 3, 4), copies=5))
+
+
 def test_others_are_refused(held):
     with pytest.raises(InvalidInputError, match=r"0 rows are only in world 0 and 2 rows only in world 1.*copies=2"):
         check_neighbours(Worlds(world0=held(0, 1, 2), world1=held(0, 1, 2, 3, 4)))

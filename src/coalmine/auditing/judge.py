@@ -2,7 +2,8 @@
 
 A claim is tested as a whole (:func:`coalmine.bounds.claim_test`): for a mechanism its trade-off curve, never its ε at
 one δ. *Refuted* means false at the stated confidence. *Consistent* needs more than not being refuted: this evidence
-must have been able to refute a training with clearly less noise, and says which. All else is *inconclusive*.
+must have been able to refute a training with clearly less noise, and says which; for a training of a user's own that
+takes a control, a broken twin that the same attack refutes. All else is *inconclusive*.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ _WRONG_WAY = 1e-3
 _BLIND = 0.05
 _PART = 0.7
 """Scores that are at most this part as far apart as a claim allows come from an attack much weaker than the best."""
+_NO_CONTROL = (
+    "nothing contradicts the claim, but no control was played. Drawn rows, random starts and whatever else differs from "
+    "training to training spread the scores too, and may stand in for noise that is missing: hand over a broken twin of "
+    "the training, say with half of its noise, which the same attack must refute (control=, --control-train)"
+)
+"""A training of a user's own: nobody but the control knows what the scores would be with less noise."""
 _SURELY = 1.645
 """Standard errors that are allowed for the chance of the trials."""
 
@@ -338,6 +345,8 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
                 f"{_WORDS[least_share(claim)]} of the noise this attack would have refuted it with probability "
                 f"{_percent(chance)} only; use a stronger score or canary, or ask for more trials{_or_a_control(one)}"
             )
+    if not doubts and one.control is None and not one.attack.powers:
+        doubts.append(_NO_CONTROL)
     return doubts
 
 

@@ -40,6 +40,12 @@ only in world 1, expected at most 1 row more or less; preparation that looks at 
             "both worlds hold the same rows, so there is nothing to tell apart and no training could be refuted: "
             "expected the canary in one of them alone (coalmine.neighbours builds such worlds)"
         )
+    rows = [_rows(*pair, relation=worlds.relation) for pair in allowed]
+    if rows and worlds.copies not in rows:
+        raise InvalidInputError(
+            f"copies = {worlds.copies} is not allowed for worlds that differ in {_count(min(rows), verb=False)}: "
+            f"expected copies={min(rows)}; a claim for {worlds.copies} rows allows far more"
+        )
     if allowed or not known:
         return bool(allowed) and all(first == 0 < second for first, second in allowed)
     first, second = min(known, key=sum)
@@ -52,9 +58,13 @@ only in world 1, expected at most 1 row more or less; preparation that looks at 
 
 
 def _allowed(first: int, second: int, *, relation: Relation, copies: int) -> bool:
-    if relation is Relation.ADD_REMOVE:
-        return first + second <= copies
-    return first == second <= copies
+    """Whether worlds that differ so are neighbours."""
+    return _rows(first, second, relation=relation) <= copies and (relation is Relation.ADD_REMOVE or first == second)
+
+
+def _rows(first: int, second: int, *, relation: Relation) -> int:
+    """In how many rows worlds differ by a relation."""
+    return first + second if relation is Relation.ADD_REMOVE else max(first, second)
 
 
 def _count(rows: int, *, verb: bool = True) -> str:

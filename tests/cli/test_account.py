@@ -16,6 +16,16 @@ SMALL = "account --sample-rate 0.1 --noise-multiplier 1 --steps 5"
 ANALYSES = ["standard", "rdp", "gdp_clt", "last_iterate", "last_iterate_worst", "full_batch"]
 
 
+@pytest.mark.parametrize("sigma", [0.001, 0.01, 0.05, 0.1])
+def test_little_noise_has_an_epsilon_although_the_central_limit_has_none(
+    capsys: pytest.CaptureFixture[str], sigma: float
+) -> None:
+    found = run(capsys, f"account --sample-rate 0.01 --steps 100 --delta 1e-5 --noise-multiplier {sigma}")
+    assert (found.code, found.err) == (0, "")
+    assert "∞" in next(line for line in found.out.splitlines() if "gdp-clt" in line)
+    assert "Proved: ε is at most" in found.out
+
+
 def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, f"{EXAMPLE} --delta 1e-5 --json")
     assert (found.code, found.err) == (0, "")

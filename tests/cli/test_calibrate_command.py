@@ -8,6 +8,12 @@ from cli_runner import assert_refused, run
 EXAMPLE = "calibrate --epsilon 2 --delta 1e-5 --sample-rate 0.1 --steps 20"
 
 
+def test_the_smallest_noise_that_is_looked_at_is_not_called_the_smallest(capsys: pytest.CaptureFixture[str]) -> None:
+    found = run(capsys, "calibrate --epsilon 1e6 --delta 1e-5 --sample-rate 0.5 --steps 100")
+    assert found.code == 0
+    assert "Less noise would do: 0.01 is the smallest that is looked at." in found.out
+
+
 @pytest.mark.parametrize("analysis", ["standard", "last-iterate", "last_iterate", "last-iterate-worst", "full-batch"])
 def test_epsilon_is_met_and_not_exceeded(capsys: pytest.CaptureFixture[str], analysis: str) -> None:
     found = run(capsys, f"{EXAMPLE} --analysis {analysis} --json")

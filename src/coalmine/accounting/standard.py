@@ -246,6 +246,10 @@ def _rdp_accountant(mechanism: DpSgd) -> Any:
     return accountant
 
 
+_MEANS_NOTHING = 1e9
+"""The central limit is infinite from this μ on, an ε of some 10^17: it is far from the truth already."""
+
+
 def gdp_mu(mechanism: DpSgd) -> float:
     """μ = q·√(T·(e^{1/σ²} − 1)), the central-limit value (Bu, Dong, Long and Su 2019); exact if nothing is sampled.
 
@@ -261,10 +265,9 @@ def gdp_mu(mechanism: DpSgd) -> float:
         raise UnsupportedError(
             "relation = 'replace' has no central-limit analysis of sampled batches here: it needs 'add_remove'"
         )
-    exponent = mechanism.noise_multiplier**-2.0
-    if exponent > 600.0:  # the limit is meaningless here anyway; avoid overflow
-        return math.inf if mechanism.sample_rate > 0.0 else 0.0
-    return mechanism.sample_rate * math.sqrt(mechanism.steps * math.expm1(exponent))
+    exponent = min(mechanism.noise_multiplier**-2.0, 600.0)  # no overflow
+    mu = mechanism.sample_rate * math.sqrt(mechanism.steps * math.expm1(exponent))
+    return mu if mu < _MEANS_NOTHING else math.inf
 
 
 def gdp_clt(mechanism: DpSgd, *, delta: float) -> Heuristic:

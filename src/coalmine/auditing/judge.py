@@ -41,9 +41,9 @@ _BLIND = 0.05
 _PART = 0.7
 """Scores that are at most this part as far apart as a claim allows come from an attack much weaker than the best."""
 _NO_CONTROL = (
-    "nothing contradicts the claim, but no control was played. Drawn rows, random starts and whatever else differs from "
-    "training to training spread the scores too, and may stand in for noise that is missing: hand over a broken twin of "
-    "the training, say with half of its noise, which the same attack must refute (control=, --control-train)"
+    "nothing contradicts the claim, but no control was played. Drawn rows, random starts and whatever else differs "
+    "from training to training spread the scores too, and may stand in for noise that is missing: hand over a broken "
+    "twin of the training, say with half of its noise, which the same attack must refute (control=, --control-train)"
 )
 """A training of a user's own: nobody but the control knows what the scores would be with less noise."""
 _SURELY = 1.645

@@ -199,6 +199,6 @@ def _distrust(counter: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def _figure(value: float, wanted: str) -> str:
-    """ε with four decimals, δ in powers of ten."""
-    return number(value) if wanted == "epsilon" else f"{value:.4g}"
+def _figure(value: float | str, wanted: str) -> str:
+    """ε with four decimals ("infinity" is ∞), δ in powers of ten."""
+    return number(float(value)) if wanted == "epsilon" else f"{value:.4g}"

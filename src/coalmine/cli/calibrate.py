@@ -53,7 +53,7 @@ def calibrate(
         ("noise multiplier", "ε it gives", "kind"),
         [(number(found.noise_multiplier, 6), f"{found.statement.epsilon:.7g}", statement["kind"])],
     )
-    if found.noise_multiplier <= calibration.SMALLEST:
+    if found.noise_multiplier <= calibration.SMALLEST * (1.0 + 1e-9):  # it comes back from its logarithm
         print_lines([f"Less noise would do: {calibration.SMALLEST:g} is the smallest that is looked at."])
     if isinstance(found.statement, Guarantee):
         print_lines(["With this much noise the ε is proved, under these assumptions:"])

@@ -160,6 +160,8 @@ class EpsilonDeltaCurve:
 
     >>> EpsilonDeltaCurve(epsilon=0.0, delta=0.0)([0.25]).tolist()
     [0.75]
+    >>> EpsilonDeltaCurve(epsilon=1e9, delta=0.0)([0.0, 1e-9]).tolist()
+    [1.0, 0.0]
     """
 
     epsilon: float
@@ -168,8 +170,7 @@ class EpsilonDeltaCurve:
     def __call__(self, alpha: ArrayLike, /) -> NDArray[np.float64]:
         """The smallest false-negative rate at false-positive rate ``alpha``."""
         a = np.asarray(alpha, dtype=np.float64)
-        with np.errstate(over="ignore"):
-            steep = 1.0 - self.delta - np.exp(self.epsilon) * a
+        steep = 1.0 - self.delta - np.exp(min(self.epsilon, 700.0)) * a  # ∞·0 is no number
         flat = np.exp(-self.epsilon) * (1.0 - self.delta - a)
         return np.asarray(np.maximum(0.0, np.maximum(steep, flat)))
 

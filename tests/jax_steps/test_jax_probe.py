@@ -123,3 +123,37 @@ def test_bad_input_is_named():
         )  # fmt: skip
     with pytest.raises(InvalidInputError, match="noise_multiplier"):
         probe(t.by_hand, state=t.parameters(), batch=t.rows(), clip_norm=1.0, noise_multiplier=-1.0)
+
+
+@pytest.mark.parametrize("chance", [0.5, 0.2, 0.08])
+@pytest.mark.parametrize("what", ["clipping", "noise"])
+def test_a_coin_that_leaves_something_out_is_found(what, chance):
+    """Keys are fixed: what is found here is found on every run."""
+
+    def step(state, batch, key):
+        coin, noise = jax.random.split(key)
+        tails = jax.random.uniform(coin) < chance
+        norms = jnp.linalg.norm(batch, axis=1, keepdims=True)
+        clipped = batch / jnp.maximum(1.0, norms)
+        rows = jnp.where(tails & (what == "clipping"), batch, clipped)
+        drawn = 1.2 * jax.random.normal(noise, state.shape)
+        return state - rows.sum(axis=0) - jnp.where(tails & (what == "noise"), 0.0, drawn)
+
+    given = {"clip_norm": 1.0, "noise_multiplier": 1.2, "divisor": 1.0, "learning_rate": 1.0, "level": 1e-6}
+    report = probe(step, state=jnp.zeros(5), batch=3.0 * jax.random.normal(jax.random.key(3), (8, 5)), **given)
+    assert str(report.verdict) == "refuted", report.in_words()
+
+
+@pytest.mark.parametrize(
+    ("clip", "noise", "sensitivity", "verdict"),
+    [(0.5, 0.5, 0.5, "consistent"), (1.0, 1.0, 2.0, "refuted"), (1.0, 1.0, 1e6, "refuted"), (0.5, 0.4, 0.5, "refuted")],
+)
+def test_noise_counts_in_the_sensitivity_that_is_promised(clip, noise, sensitivity, verdict):
+    def step(state, batch, key):
+        clipped = batch / jnp.maximum(1.0, jnp.linalg.norm(batch, axis=1, keepdims=True) / clip)
+        return state - clipped.sum(axis=0) - 1.2 * noise * jax.random.normal(key, state.shape)
+
+    given = {"clip_norm": 1.0, "noise_multiplier": 1.2, "divisor": 1.0, "learning_rate": 1.0, "level": 1e-6}
+    batch = 3.0 * jax.random.normal(jax.random.key(3), (8, 400))
+    report = probe(step, state=jnp.zeros(400), batch=batch, sensitivity=sensitivity, **given)
+    assert str(report.verdict) == verdict, report.in_words()

@@ -63,8 +63,9 @@ def verify(
         print_json(found.to_dict())
         return found.exit_code
     print_verdict(found.in_words())
-    fails = ", which is the bundle's own word and does not stand" if found.exit_code == 1 else ""
-    print_lines([f"The audit {found.audit[:12]} says: {found.says}{fails}.", *([f"Report: {report}"] if report else []), ""])
+    stands = "" if found.exit_code != 1 else ", which is the bundle's own word and does not stand"
+    print_lines([f"The audit {found.audit[:12]} says: {found.says}{stands}."])
+    print_lines([*([f"Report: {report}"] if report else []), ""])
     print_facts("Checks", [(one.name, f"{one.held.value}: {one.words}") for one in found.checks])
     for one in found.checks:
         if one.differences:

@@ -119,6 +119,19 @@ class Bench:
         """Run with live randomness and another number of rows, so that the tape knows which draws belong to rows."""
         return self.run(world.batch, self.tape.learn(rows=len(world.slots)))
 
+    def toss(self, number: int, world: World, *, fewer: World | None = None) -> Observation:
+        """Record anew: the noise that was recorded first, and other draws, those of this number, beside it.
+
+        Args:
+            number: the same one gives the same draws.
+            world: the rows.
+            fewer: a world with fewer rows, from which the tape learns which of new draws belong to rows.
+        """
+        shown = self.run(world.batch, self.tape.toss(number, rows=len(world.slots)))
+        if fewer is not None and not shown.error and not self.tape.familiar:
+            self.learn(fewer)
+        return shown
+
     def silent(self, world: World) -> Observation:
         """Run without noise."""
         return self.run(world.batch, self.tape.silence(slots=world.slots, force=self.force))

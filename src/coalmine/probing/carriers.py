@@ -304,7 +304,7 @@ def _moved_by(bench: Bench) -> float | None:
 
 def _promised(bench: Bench) -> float:
     """The noise that is promised in such a parameter; 0 where that is not known."""
-    return bench.subject.noise_multiplier * bench.subject.clip_norm * (_moved_by(bench) or 0.0)
+    return bench.subject.noise * (_moved_by(bench) or 0.0)
 
 
 def _coarse(

@@ -159,10 +159,10 @@ def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shif
     for changed in (False, True):
         bench.rewind()
         first, shift = (world, hiding) if changed else (base, {})
-        bench.run(first.batch, bench.tape.replay(slots=first.slots, shift=shift), fresh=False)
+        bench.run(first.batch, bench.tape.replay(slots=first.slots, shift=shift, force=bench.force), fresh=False)
         for _ in range(bench.behind - 1):
-            bench.run(base.batch, bench.tape.replay(slots=base.slots), fresh=False)
-        shown.append(bench.run(base.batch, bench.tape.replay(slots=base.slots), fresh=False))
+            bench.run(base.batch, bench.tape.replay(slots=base.slots, force=bench.force), fresh=False)
+        shown.append(bench.run(base.batch, bench.tape.replay(slots=base.slots, force=bench.force), fresh=False))
     bench.put_back()
     without, with_it = shown
     if not without.whole(reading.plain) or not with_it.whole(reading.plain):

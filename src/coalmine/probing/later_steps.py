@@ -1,40 +1,32 @@
 """The first steps one after the other: is the noise of each enough for what a row moves in it?
 
 Noise that is added in every other step only, or that shrinks, and a clip norm that grows, show in no first step. In
-each of the first steps the recorded draws are played again: what they add, beside what they added in the first step,
-gives the size of the noise without any chance. With cₜ that ratio in tensor t, sₜ the noise of the first step and Δₜ
-what a row moves now, the noise multiplier of the step is 1/W, W² = Σₜ ‖Δₜ‖²/(cₜ·sₜ)². Only rows and noise beside each
-other count: a learning rate or a clip norm that is smaller in a later step makes both smaller. What changes after the
-last of these steps is not seen.
+each of the first steps the recorded draws are played again and compared with the first (see
+:mod:`coalmine.probing.beside`). Only rows and noise beside each other count: a learning rate or a clip norm that is
+smaller in a later step makes both smaller. What changes after the last of these steps is not seen; what other random
+draws decide is seen by :mod:`coalmine.probing.other_draws`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
-from coalmine.probing import faults
+from coalmine.probing import beside, faults
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading, rounding
 from coalmine.probing.findings import Finding, Measurement
-from coalmine.probing.noise import SHARES, Sample
+from coalmine.probing.noise import Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Influence, Tried, with_row
-from coalmine.probing.vectors import distance, inner, residual
+from coalmine.probing.vectors import residual
 
 STEPS = 8
 _ROWS = 4
-_CALLS = 4
+CALLS = 4
 """Calls for each step, where batches are gathered first."""
-_SHORT = 0.02
-"""Relative: what rounding over several steps may take from a ratio."""
-_ROUNDINGS = 8.0
-_HARDLY = 1e-9
-"""The chance of so little noise in one tensor of one step."""
 
 
 @dataclasses.dataclass
@@ -53,13 +45,13 @@ def measure(
     """Noise and rows in the first steps; None where they cannot be compared even in one."""
     if not samples or reading.outside or reading.nonlinear or reading.coarse or not influence.tried:
         return None
-    sizes = _sizes(reading, samples, level)
-    if sizes is None:
+    sizes = beside.sizes(reading, samples, level)
+    if len(sizes) < len(reading.carriers):
         return None
     steps = _walked(bench, reading, influence, sizes)
     sigma = bench.subject.noise_multiplier
     details = {"noise_multipliers": {one.number: one.multiplier for one in steps}}
-    short = [one for one in steps if one.multiplier < sigma * (1.0 - _SHORT)]
+    short = [one for one in steps if one.multiplier < sigma * (1.0 - beside.SHORT)]
     first = _short_at_first(reading, influence, sizes, sigma)
     if short and not first:
         found = _finding(min(short, key=lambda one: one.multiplier), sigma)
@@ -71,14 +63,6 @@ def measure(
         sentence=said or "Later steps were not compared with the first.",
         details=details,
     )
-
-
-def _sizes(reading: Reading, samples: Sequence[Sample], level: float) -> dict[str, float] | None:
-    """The noise of the first step in each carrier, in units of the sum, as large as it may be."""
-    by_name = {one.name: one.upper_std(level * SHARES["size"] / len(samples)) for one in samples}
-    if any(one.name not in by_name for one in reading.carriers):
-        return None
-    return {one.name: by_name[one.name] / (one.scale or 1.0) for one in reading.carriers}
 
 
 def _short_at_first(reading: Reading, influence: Influence, sizes: dict[str, float], sigma: float) -> bool:
@@ -97,11 +81,11 @@ def _walked(bench: Bench, reading: Reading, influence: Influence, sizes: dict[st
     found: list[_Step] = []
     bench.put_back()
     number = 1
-    for call in range(STEPS * (_CALLS if bench.behind else 1)):
+    for call in range(STEPS * (CALLS if bench.behind else 1)):
         with bench.here():
             if call:
                 silent = bench.silent(reading.base)
-                if _releases(bench, reading, silent):
+                if releases(bench, reading, silent):
                     number += 1
                     one = _compared(bench, reading, silent, chosen[:_ROWS], sizes, number)
                     if one is not None:
@@ -116,7 +100,7 @@ def _walked(bench: Bench, reading: Reading, influence: Influence, sizes: dict[st
     return found
 
 
-def _releases(bench: Bench, reading: Reading, silent: Observation) -> bool:
+def releases(bench: Bench, reading: Reading, silent: Observation) -> bool:
     """Whether this call releases the sum, or only gathers a batch."""
     if not silent.whole(reading.silent) or any(one.name not in silent for one in reading.carriers):
         return False
@@ -145,7 +129,7 @@ def _compared(
     ratios, each = noise
     worst, row = 0.0, chosen[0]
     for tried in chosen:
-        moved = _moved(reading, silent, bench.silent(with_row(bench, tried.row)))
+        moved = beside.moves(reading, silent, bench.silent(with_row(bench, tried.row)))
         reach = float(np.linalg.norm(np.array(moved) / np.array(each)))
         if reach > worst:
             worst, row = reach, tried
@@ -162,36 +146,21 @@ def _noise(
     for one in reading.carriers:
         if one.name not in once or one.name not in twice or not one.response:
             return None
-        noise, size = (once[one.name], silent[one.name]), one.response
-        error = _ROUNDINGS * rounding(once[one.name])
-        if residual(twice[one.name], silent[one.name], *noise, 2.0) > TOLERANCE * size + error:
+        noise = once[one.name], silent[one.name]
+        error = beside.ROUNDINGS * rounding(once[one.name])
+        if residual(twice[one.name], silent[one.name], *noise, 2.0) > TOLERANCE * one.response + error:
             return None
-        ratio = abs(inner(*noise, one.plain, one.silent)) / size**2
-        std = ratio * sizes[one.name]
-        if residual(*noise, one.plain, one.silent, ratio) > TOLERANCE * size + error:
-            # Other draws than in the first step: their standard deviation is hardly ever more than this.
-            std = distance(*noise) / math.sqrt(stats.chi2.ppf(_HARDLY, one.numbers)) / (one.scale or 1.0)
-            ratio = std / sizes[one.name]
+        ratio, std = beside.noise_now(one, once, silent, sizes[one.name])
         ratios.append(ratio)
-        each.append(max(std, 1e-12 * sizes[one.name]))
+        each.append(std)
     return ratios, each
-
-
-def _moved(reading: Reading, silent: Observation, shown: Observation) -> list[float]:
-    """How far a row moves each carrier, beyond rounding; not at all where the step does not run with it."""
-    if not shown.whole(silent) or any(one.name not in shown for one in reading.carriers):
-        return [0.0] * len(reading.carriers)
-    return [
-        max(distance(shown[c.name], silent[c.name]) - _ROUNDINGS * rounding(shown[c.name]), 0.0) / (c.scale or 1.0)
-        for c in reading.carriers
-    ]
 
 
 def _finding(worst: _Step, sigma: float) -> Finding:
     """Less noise than in the first step, or a row that moves more."""
     real = 0.0 if worst.multiplier < 1e-6 else worst.multiplier
     said = f"the noise multiplier of step {worst.number} is at most {real:.3g}, where {sigma:.3g} is promised"
-    if worst.noise < 1.0 - _SHORT:
+    if worst.noise < 1.0 - beside.SHORT:
         fault = faults.NOISE_TOO_SMALL
         text = f"In step {worst.number} the same draws give ×{worst.noise:.3g} the noise of step 1: {said}."
     else:

@@ -270,16 +270,15 @@ class _Tensor:
 
 def promised(bench: Bench, reading: Reading) -> dict[str, float]:
     """The standard deviation of noise that is promised in each carrier, where the unit of the sum is known."""
-    sigma = bench.subject.noise_multiplier * bench.subject.clip_norm
-    return {one.name: sigma * one.scale for one in reading.carriers if one.scale is not None}
+    return {one.name: bench.subject.noise * one.scale for one in reading.carriers if one.scale is not None}
 
 
 def set_units(bench: Bench, reading: Reading, samples: list[Sample]) -> None:
-    """Measure what is released beside the private sum in units in which its noise is σ·C."""
+    """Measure what is released beside the private sum in units in which its noise is as promised there."""
     by_name = {one.name: one for one in samples}
     for one in reading.extras:
         if one.name in by_name:
-            one.scale = by_name[one.name].std / (bench.subject.noise_multiplier * bench.subject.clip_norm)
+            one.scale = by_name[one.name].std / bench.subject.noise
 
 
 def smallest_ratio(numbers: int, level: float, *, power: float = POWER) -> float:
@@ -421,7 +420,7 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
             faults.NO_NOISE,
             "Nothing that the step releases carries noise.",
             number=0.0,
-            allowed=bench.subject.noise_multiplier * bench.subject.clip_norm,
+            allowed=bench.subject.noise,
             witness="the same release in every run with the same rows",
         )
         return Measurement(name="noise", sentence=found.sentence, findings=(found,)), []

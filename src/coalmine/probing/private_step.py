@@ -19,6 +19,7 @@ class PrivateStep:
 
     The promise: the rows' gradients, each clipped to norm C (``clip_norm``), are added up, Gaussian noise of standard
     deviation σ·C (σ is ``noise_multiplier``) is added to the sum, and all that is released follows from the result.
+    With ``sensitivity`` it takes the place of C, for the rows and for the noise.
     A step is what the accounting counts as one step: a batch that is split to fit into memory is one step.
 
     Args:
@@ -32,7 +33,10 @@ class PrivateStep:
         divisor: what the sum of gradients is divided by before the optimizer takes it (the expected batch size, or 1).
             Without it noise and clipping are only compared with each other.
         learning_rate: for a step without a torch optimizer: the factor with which a gradient moves the parameters.
-        sensitivity: how far one row may move the sum, as the accounting assumes; C unless given.
+        sensitivity: how far one row may move the sum, as the accounting assumes; C unless given. The noise must be σ
+            times as much. Where rows are replaced, it is how far replacing one may move the sum, and σ counts in clip
+            norms, as it does in the accounting of replaced rows: the noise must be σ·C, or σ times half the sensitivity
+            where that is more.
         relation: which data sets count as neighbors.
         sampling: how batches are drawn; Poisson sampling also draws empty ones.
         bounds: the least and the greatest value of a feature, where rows are checked; rows within are tried.
@@ -99,6 +103,16 @@ class PrivateStep:
     def allowed(self) -> float:
         """How far one row may move the sum."""
         return self.clip_norm if self.sensitivity is None else self.sensitivity
+
+    @property
+    def unit(self) -> float:
+        """What σ is a multiple of: how far one row moves the sum when it is added, at most."""
+        return max(self.clip_norm, self.allowed / 2.0) if self.relation is Relation.REPLACE else self.allowed
+
+    @property
+    def noise(self) -> float:
+        """The standard deviation of the noise that is promised on the sum."""
+        return self.noise_multiplier * self.unit
 
     @property
     def title(self) -> str:

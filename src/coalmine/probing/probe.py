@@ -25,10 +25,12 @@ from coalmine.probing import (
     freshness,
     later_steps,
     noise,
+    other_draws,
     sensitivity,
     uniform_sums,
     units,
     unreached,
+    whole_batch,
 )
 from coalmine.probing.bench import Bench, on_bench
 from coalmine.probing.findings import Measurement, ProbeReport
@@ -62,7 +64,7 @@ def probe(
         state: what the step changes and releases; see :class:`PrivateStep`.
         batch: rows to try it with, at least two.
         clip_norm: C, the norm to which each row's gradient is clipped.
-        noise_multiplier: σ; the noise on the sum has standard deviation σ·C.
+        noise_multiplier: σ; the noise on the sum has standard deviation σ·C, or σ times ``sensitivity``.
         level: the chance that a right step is refuted, shared among all statistical tests. Exact measures have none.
         replays: runs with new noise.
         tries: rows that are tried to move the step as far as possible.
@@ -166,6 +168,8 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     moving = sensitivity.measure(bench, reading, influence, samples, level=level, known=adding.findings)
     covering = coverage.measure(bench, reading, influence, shifter, samples, level=level, known=adding.findings)
     shared = [one for one in noised.findings if one.fault == faults.SHARED_NOISE.name]
+    noised = other_draws.without_noise(bench, reading, noised, seed=seed)
+    refuted = bool(moving.findings or noised.findings)  # then neither other draws nor later rows say anything new
     found = [
         moving,
         adding,
@@ -176,6 +180,8 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         edges.empty_batch(bench, reading, known=adding.findings),
         edges.failing_rows(bench, reading, influence),
         controls.measure(bench, reading, influence, samples, level=level),
+        None if refuted else other_draws.measure(bench, reading, influence, samples, level=level, seed=seed),
+        None if refuted else whole_batch.measure(bench, reading, influence, samples, level=level),
     ]
     return units.measured(
         [one for one in found if one is not None],

@@ -32,7 +32,7 @@ class Tried:
     row: Any
     moves: np.ndarray[Any, Any]
     beside: np.ndarray[Any, Any]
-    """How far it moved what is released beside the private sum, in units in which the noise there is σ·C."""
+    """How far it moved what is released beside the private sum, in units in which its noise is that of the sum."""
     size: float
     """How large its features are, compared with those of the batch."""
     shown: str = ""
@@ -172,7 +172,7 @@ def _scan(
     Made smaller until it moves less than half the clip norm, a row then grows by a constant factor to eighty times
     as much.
     """
-    bound = bench.subject.clip_norm if reading.absolute else found.best.total
+    bound = min(bench.subject.clip_norm, bench.subject.allowed) if reading.absolute else found.best.total
     usual = [number for number, one in enumerate(found.tried) if one.size == 1.0 and one.total > 0.0]
     for start, moved in [(values[number], found.tried[number].total) for number in usual[:1]]:
         size = 1.0
@@ -200,7 +200,7 @@ def _halve(
     A gradient's norm is continuous from one to the other. If it is clipped only from some norm beyond C on, then the
     rows where it lies between are never halved away, however few they are.
     """
-    bound = bench.subject.clip_norm if reading.absolute else found.best.total
+    bound = min(bench.subject.clip_norm, bench.subject.allowed) if reading.absolute else found.best.total
     clipped = [number for number, one in enumerate(found.tried) if abs(one.total - bound) <= _AT_BOUND * bound]
     for candidate, size in crafter.confident():
         if any(one.total < _BELOW * bound for one in found.tried):

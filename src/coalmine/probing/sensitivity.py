@@ -74,7 +74,7 @@ def measure(
         return _relative(bench, reading, influence, samples, effective, details, known, level)
     number, allowed = influence.best.total, bench.subject.allowed
     if not bench.grows:
-        allowed = max(allowed, 2.0 * bench.subject.clip_norm)
+        allowed = max(allowed, 2.0 * bench.subject.unit)
     numbers = sum(one.numbers for one in reading.carriers)
     most = with_rounding(allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
     details |= {"largest": number, "allowed": allowed, "unit": "of the sum of clipped gradients"}
@@ -89,11 +89,15 @@ def measure(
         found = dataclasses.replace(found, level=level * SHARES["size"])
         return Measurement(name="sensitivity", sentence=found.sentence, findings=(found,), details=details)
     blind = _hidden(most, allowed)
-    reach = number / bench.subject.clip_norm
+    # Rows that end at C are clipped to it. Where they go beyond, as a larger sensitivity allows, that must be reached.
+    clip = min(bench.subject.clip_norm, allowed)
+    bound = clip if number <= clip * (1.0 + TOLERANCE) or not bench.grows else allowed
+    reach = number / bound
     if reach < _REACHED and not blind:
+        what = "the clip norm" if bound == bench.subject.clip_norm else f"what is allowed ({bound:.4g})"
         blind = (
-            f"no row came closer to the clip norm than {reach:.2g} of it, so clipping was never needed; hand over a "
-            "batch with larger gradients, or wider bounds"
+            f"no row came closer to {what} than {reach:.2g} of it, so clipping was never needed; hand over a batch "
+            "with larger gradients, or wider bounds"
         )
     sentence = f"The largest influence of one row is {number:.4g}, where {allowed:.4g} is allowed"
     sentence += f" ({len(influence.tried)} rows tried)."

@@ -83,6 +83,18 @@ class Draw:
     value: torch.Tensor
     normal: tuple[Any, Any] | None = None
     state: Any = None
+    """Of the generator, where the draw is replayed by it; a whole number is a seed."""
+
+
+@dataclasses.dataclass(slots=True)
+class _First:
+    """The recording that was there before other draws were made anew."""
+
+    master: dict[Site, list[Draw]]
+    rows: int | None
+    learned: dict[Site, list[tuple[int, ...]]]
+    learned_rows: int | None
+    noise: dict[Site, list[Draw]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -92,6 +104,7 @@ class _Play:
     mode: str
     frame: FrameType | None = None
     rows: int | None = None
+    number: int = 0
     factor: float = 1.0
     slots: Sequence[int] | None = None
     shift: Mapping[Key, torch.Tensor] = dataclasses.field(default_factory=dict)
@@ -124,6 +137,7 @@ class Tape:
         self._layouts: dict[Site, tuple[Layout, Any]] = {}
         self._streams: dict[Site, torch.Tensor] = {}
         self._play: _Play | None = None
+        self._first: _First | None = None
         self.noise: frozenset[Site] | None = None
         """The call sites that count as noise; where nothing is set, all that draw from a normal law and are fixed."""
         self.unknown = 0
@@ -145,7 +159,11 @@ class Tape:
 
     @contextlib.contextmanager
     def learn(self, *, rows: int) -> Iterator[Tape]:
-        """Let the step draw with another number of rows, and note the shapes: they tell which draws belong to rows."""
+        """Run with another number of rows, and note the shapes of all draws: they tell which of them belong to rows.
+
+        A draw of a shape that was recorded is played again. So a draw that decides which way the step goes decides the
+        same, and the same call sites are heard.
+        """
         if self._master_rows is None or rows == self._master_rows:
             raise InvalidInputError(f"rows = {rows!r} is not allowed: expected another number than that recorded")
         self._learned, self._learned_rows = {}, rows
@@ -205,6 +223,47 @@ class Tape:
         """
         with self._running(_Play("renew", factor=factor, slots=slots, force=force or {}, heard=heard)):
             yield self
+
+    @contextlib.contextmanager
+    def toss(self, number: int, *, rows: int | None = None) -> Iterator[Tape]:
+        """Record once more: noise as it was recorded first, every other draw anew, whatever the step seeds it with.
+
+        Args:
+            number: of this recording; the same one gives the same draws.
+            rows: the number of rows in its batch.
+        """
+        if self._first is None:
+            noise = {site: draws for site, draws in self._master.items() if self._is_noise(site)}
+            self._first = _First(self._master, self._master_rows, self._learned, self._learned_rows, noise)
+        first = self._first
+        self._master, self._master_rows = {}, rows
+        self._forget_layouts()
+        if rows == first.rows:
+            self._learned, self._learned_rows = first.learned, first.learned_rows
+        with self._running(_Play("toss", rows=rows, number=number)):
+            yield self
+
+    def take_back(self) -> None:
+        """Have the recording again that was there before other draws were made anew."""
+        if self._first is not None:
+            self._master, self._master_rows = self._first.master, self._first.rows
+            self._forget_layouts()
+            self._learned, self._learned_rows = self._first.learned, self._first.learned_rows
+            self._first = None
+
+    @property
+    def familiar(self) -> bool:
+        """Whether the last recording has the call sites and the shapes of the first, so that its layouts are known."""
+        if self._first is None:
+            return True
+        then, now = (
+            {site: _shapes(draws) for site, draws in one.items()} for one in (self._first.master, self._master)
+        )
+        return then == now
+
+    def others(self) -> list[Site]:
+        """Every call site whose draws are neither noise nor a seed: they may decide what the step does."""
+        return [site for site in self._master if not self._is_noise(site) and not self._is_seed(site)]
 
     @property
     def draws(self) -> int:
@@ -286,8 +345,12 @@ class Tape:
         site = _call_site(request.operation, play.frame)
         number = play.count.get(site, 0)
         play.count[site] = number + 1
-        if play.mode in ("record", "learn"):
-            return self._keep(site, request, play.mode)
+        if play.mode == "record":
+            return self._keep(site, request)
+        if play.mode == "learn":
+            return self._note(site, number, request)
+        if play.mode == "toss":
+            return self._anew(site, number, request, play)
         if play.mode == "renew" and (self._is_noise(site) or self._is_seed(site)):
             value = request.live()
             if play.heard is not None and request.normal is not None:
@@ -296,7 +359,7 @@ class Tape:
         recorded = self._master.get(site, [])
         if not request.by_value:
             if number < len(recorded):
-                return request.again(recorded[number].state)
+                return _again(request, recorded[number])
             self.unknown += 1
             return request.seeded(_seed(site, number))
         value = self._recall(site, number, request, play)
@@ -308,14 +371,41 @@ class Tape:
             return _scaled(value, request.normal, play.factor)
         return self._noise(value, request, recorded[number], play, (site, number))
 
-    def _keep(self, site: Site, request: Request, mode: str) -> Any:
+    def _keep(self, site: Site, request: Request) -> Any:
         state = None if request.by_value else request.state()
         value = request.live()
-        if mode == "learn":
-            self._learned.setdefault(site, []).append(tuple(value.shape) if request.by_value else ())
+        kept = value.detach().clone() if request.by_value else torch.empty(0)
+        self._master.setdefault(site, []).append(Draw(kept, _copied(request.normal), state))
+        return value
+
+    def _note(self, site: Site, number: int, request: Request) -> Any:
+        """Note the shape of a draw, and play it as it was where its shape is the same."""
+        draws = self._master.get(site, [])
+        was = draws[number] if number < len(draws) else None
+        if not request.by_value:
+            self._learned.setdefault(site, []).append(())
+            return request.live() if was is None else _again(request, was)
+        same = was is not None and tuple(was.value.shape) == request.shape()
+        value = was.value.clone() if was is not None and same else request.live()
+        self._learned.setdefault(site, []).append(tuple(value.shape))
+        return value
+
+    def _anew(self, site: Site, number: int, request: Request, play: _Play) -> Any:
+        """Noise that was recorded first, or a draw from a seed; both are kept."""
+        assert self._first is not None
+        seed = _seed(site, number, play.number)
+        if not request.by_value:
+            self._master.setdefault(site, []).append(Draw(torch.empty(0), _copied(request.normal), seed))
+            return request.seeded(seed)
+        held = self._first.noise.get(site, [])
+        was = held[number] if number < len(held) else None
+        if was is not None and request.shape() in (None, tuple(was.value.shape)):
+            value = was.value.clone()
+            if request.normal is not None and was.normal is not None:
+                value = self._noise(value, request, was, play, (site, number))
         else:
-            kept = value.detach().clone() if request.by_value else torch.empty(0)
-            self._master.setdefault(site, []).append(Draw(kept, _copied(request.normal), state))
+            value = request.seeded(seed)
+        self._master.setdefault(site, []).append(Draw(value.detach().clone(), _copied(request.normal), None))
         return value
 
     def _noise(self, value: torch.Tensor, request: Request, was: Draw, play: _Play, key: Key) -> torch.Tensor:
@@ -496,9 +586,18 @@ def _scaled(value: torch.Tensor, normal: tuple[Any, Any] | None, factor: float) 
     return apart.mul_(factor).add_(normal[0]).to(value.dtype)
 
 
-def _seed(site: Site, number: int) -> int:
+def _again(request: Request, was: Draw) -> Any:
+    """A draw that mixes with its input, from the state or the seed that it had."""
+    return request.seeded(was.state) if isinstance(was.state, int) else request.again(was.state)
+
+
+def _shapes(draws: Sequence[Draw]) -> list[tuple[int, ...]]:
+    return [tuple(one.value.shape) for one in draws]
+
+
+def _seed(site: Site, number: int, *more: int) -> int:
     """A seed for draws that are not on the tape: the same in every run of this program's text."""
-    text = repr((site[0], list(site[1:]), number)).encode()
+    text = repr((site[0], list(site[1:]), number, *more)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=6).digest(), "big")
 
 

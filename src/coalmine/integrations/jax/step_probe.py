@@ -31,6 +31,10 @@ from coalmine.records import Relation, Sampling
 _REACHED = 0.9
 _ROUNDS, _WIDTH = 3, 40
 """Rounds of the search, and rows that are tried in one call."""
+_KEYS = 88
+"""Other keys that are tried: what they decide with probability 0.05 stays unseen in one of a hundred probes."""
+_NOTHING, _FURTHER = 1e-7, 1.5
+"""Noise of this share of the usual size is none, and a row that moves so much further is not clipped as with others."""
 
 
 def probe(
@@ -71,7 +75,7 @@ def probe(
         state: parameters, optimizer state, keys: any tree of arrays.
         batch: rows to try it with, at least two: a tree of arrays whose first axis counts rows.
         clip_norm: C, the norm to which each row's gradient is clipped.
-        noise_multiplier: σ; the noise on the sum has standard deviation σ·C.
+        noise_multiplier: σ; the noise on the sum has standard deviation σ·C, or σ times ``sensitivity``.
         keys: the keys that the training loop gives to its first steps, as a function of the step's number or a list.
             Without it every step is given a new one, and only what the step does with it is probed.
         divisor: what the sum of gradients is divided by; with ``learning_rate``, noise and clipping are measured in
@@ -193,6 +197,7 @@ class _Probe:
             self._empty_batch(),
             self._failing_rows(),
             self._control(samples),
+            self._other_keys(),
         ]
         return [one for one in found if one is not None]
 
@@ -270,7 +275,7 @@ class _Probe:
             faults.NO_NOISE,
             "Nothing that the step releases carries noise.",
             number=0.0,
-            allowed=subject.noise_multiplier * subject.clip_norm,
+            allowed=subject.noise,
             witness="the same release with every key",
         )
         return Measurement(name="noise", sentence=found.sentence, findings=(found,))
@@ -296,7 +301,7 @@ class _Probe:
         subject = self.bench.subject
         if not self.absolute:
             return {}
-        return dict.fromkeys(self.carriers, subject.noise_multiplier * subject.clip_norm * self.scale)
+        return dict.fromkeys(self.carriers, subject.noise * self.scale)
 
     def _control(self, samples: list[Sample]) -> Measurement | None:
         """With half its noise the step must be refuted, or the probe is blind."""
@@ -315,6 +320,44 @@ class _Probe:
             return Measurement(name="control", sentence="Even half of its noise would keep the promise.")
         blind = "half of the noise would not have been found; hand over divisor and learning rate, or larger gradients"
         return Measurement(name="control", sentence="The positive control stayed green.", blind=blind)
+
+    def _other_keys(self) -> Measurement | None:
+        """With any key rows are clipped and noise is added: what else is drawn must not decide that."""
+        best = max(self.finite, key=lambda one: float(np.linalg.norm(one.moves(self.carriers))), default=None)
+        if self.outside or best is None or not self.carriers:
+            return None
+        numbers = list(range(2, 2 + _KEYS))
+        silent, once = (self.bench.run([self.base] * _KEYS, numbers, [factor] * _KEYS) for factor in (0.0, 1.0))
+        larger = self.bench.run([self.bench.batch(best.row)] * _KEYS, numbers, [0.0] * _KEYS)
+
+        def apart(one: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+            sides = [(one[name] - silent[name]).reshape(_KEYS, -1) for name in self.carriers]
+            return np.asarray(np.linalg.norm(np.concatenate(sides, axis=1), axis=1))
+
+        noise, moved = apart(once), apart(larger) / self.scale
+        numbers_shown = sum(silent[name][0].size for name in self.carriers)
+        without = int((noise <= _NOTHING * np.median(noise)).sum())
+        name, sentence = "other keys", f"With {_KEYS} other keys, too, rows are clipped and noise is added."
+        found: list[Finding] = []
+        if without >= (1 if numbers_shown > 1 else 2):  # a single number may be 0 by chance
+            said = f"With {without} of {_KEYS} keys no noise is added: what else is drawn decides that."
+            found.append(
+                faults.finding(faults.NOISE_TOO_SMALL, said, number=0.0, allowed=1.0, witness=f"{without} keys")
+            )
+        largest = float(np.linalg.norm(best.moves(self.carriers))) / self.scale
+        if float(moved.max()) > _FURTHER * largest:
+            far = int((moved > _FURTHER * largest).sum())
+            said = (
+                f"With {far} of {_KEYS} keys one row moves the sum by up to {moved.max():.4g}, and by {largest:.4g} "
+                "with others: what else is drawn undoes the clipping."
+            )
+            found.append(
+                faults.finding(
+                    faults.TOO_SENSITIVE, said, number=float(moved.max()), allowed=largest,
+                    witness=rows.describe(best.row),
+                )
+            )  # fmt: skip
+        return Measurement(name=name, sentence=found[0].sentence if found else sentence, findings=tuple(found))
 
     # ---- rows -----------------------------------------------------------------------------------------------------
 
@@ -340,7 +383,7 @@ class _Probe:
             2.0 if subject.relation is Relation.REPLACE and subject.sensitivity is None else 1.0
         )
         if not self.bench.grows:
-            allowed = max(allowed, 2.0 * subject.clip_norm)
+            allowed = max(allowed, 2.0 * subject.unit)
         if self.absolute:
             details |= {"largest": largest, "allowed": allowed, "unit": "of the sum of clipped gradients"}
             floor = 4.0 * max(_rounding(self.plain[one]) for one in self.carriers) / self.scale
@@ -348,7 +391,8 @@ class _Probe:
                 said = f"One row moves the sum by {largest:.4g}, where {allowed:.4g} is allowed"
                 found = self._named(best, said, largest, allowed, known, bound=subject.clip_norm * self.scale)
                 return Measurement(name=name, sentence=found.sentence, findings=(found,), details=details)
-            reach = largest / subject.clip_norm
+            clip = min(subject.clip_norm, allowed)
+            reach = largest / (clip if largest <= clip * (1.0 + TOLERANCE) or not self.bench.grows else allowed)
         else:
             if real is None:
                 return Measurement(

@@ -175,6 +175,7 @@ def test_report_page_and_evidence_work_with_their_extras(newcomer, wheel):
     _run(folder, "coalmine", "bundle", run, "-o", "audit.zip")
     assert "Partly verified" in _run(folder, "coalmine", "verify", "audit.zip", expected=3)
     named = ["--train", "training:train", "--score", "training:score", "--sample", "8"]
+    named += ["--control-train", "training:half_the_noise"]
     assert "Verified" in _run(folder, "coalmine", "verify", "audit.zip", *named)
 
 

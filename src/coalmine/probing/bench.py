@@ -119,6 +119,12 @@ class Bench:
         """Run with live randomness and another number of rows, so that the tape knows which draws belong to rows."""
         return self.run(world.batch, self.tape.learn(rows=len(world.slots)))
 
+    @property
+    def allowed(self) -> float:
+        """How far one row may move the sum; in a batch that cannot grow rows are replaced, which moves it by two."""
+        subject = self.subject
+        return subject.allowed if self.grows else max(subject.allowed, 2.0 * subject.unit)
+
     def toss(self, number: int, world: World, *, fewer: World | None = None) -> Observation:
         """Record anew: the noise that was recorded first, and other draws, those of this number, beside it.
 

@@ -111,9 +111,8 @@ def limit(bench: Bench, reading: Reading) -> float | None:
     """How far a row may move the sum, with what rounding adds; None where the unit of the sum is not known."""
     if not reading.absolute:
         return None
-    allowed = bench.subject.allowed if bench.grows else max(bench.subject.allowed, 2.0 * bench.subject.unit)
     numbers = sum(one.numbers for one in reading.carriers)
-    return with_rounding(allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
+    return with_rounding(bench.allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
 
 
 def too_far(one: Seen, most: float | None) -> bool:

@@ -89,7 +89,7 @@ def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measur
 
 def _too_far(bench: Bench, reading: Reading, one: Tried, name: str) -> list[Finding]:
     """A row that is not finite must not move the sum further than any other; it may take others with it."""
-    allowed = bench.subject.allowed if bench.grows else max(bench.subject.allowed, 2.0 * bench.subject.unit)
+    allowed = bench.allowed
     numbers = sum(carrier.numbers for carrier in reading.carriers)
     most = with_rounding(allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
     if not reading.absolute or one.total <= most:

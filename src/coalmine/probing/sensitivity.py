@@ -72,9 +72,7 @@ def measure(
     details: dict[str, Any] = {"rows_tried": len(influence.tried), "effective_noise_multiplier": effective}
     if not reading.absolute:
         return _relative(bench, reading, influence, samples, effective, details, known, level)
-    number, allowed = influence.best.total, bench.subject.allowed
-    if not bench.grows:
-        allowed = max(allowed, 2.0 * bench.subject.unit)
+    number, allowed = influence.best.total, bench.allowed
     numbers = sum(one.numbers for one in reading.carriers)
     most = with_rounding(allowed * (1.0 + TOLERANCE), carrier_error(reading.silent, reading), numbers)
     details |= {"largest": number, "allowed": allowed, "unit": "of the sum of clipped gradients"}

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import coalmine
 from coalmine import _validate
-from coalmine.integrations.jax import keys_used
+from coalmine.integrations.jax import keys_used, other_keys
 from coalmine.integrations.jax.bench import Bench, Keys
 from coalmine.probing import faults, rows
 from coalmine.probing.crafter import Crafter
@@ -31,10 +31,6 @@ from coalmine.records import Relation, Sampling
 _REACHED = 0.9
 _ROUNDS, _WIDTH = 3, 40
 """Rounds of the search, and rows that are tried in one call."""
-_KEYS = 88
-"""Other keys that are tried: what they decide with probability 0.05 stays unseen in one of a hundred probes."""
-_NOTHING, _FURTHER = 1e-7, 1.5
-"""Noise of this share of the usual size is none, and a row that moves so much further is not clipped as with others."""
 
 
 def probe(
@@ -322,44 +318,20 @@ class _Probe:
         return Measurement(name="control", sentence="The positive control stayed green.", blind=blind)
 
     def _other_keys(self) -> Measurement | None:
-        """With any key rows are clipped and noise is added: what else is drawn must not decide that."""
-        best = max(self.finite, key=lambda one: float(np.linalg.norm(one.moves(self.carriers))), default=None)
+        """None where other draws change the batch's own sum: then a row cannot be told from them."""
+        best = self._best()
         if self.outside or best is None or not self.carriers:
             return None
-        numbers = list(range(2, 2 + _KEYS))
-        silent, once = (self.bench.run([self.base] * _KEYS, numbers, [factor] * _KEYS) for factor in (0.0, 1.0))
-        larger = self.bench.run([self.bench.batch(best.row)] * _KEYS, numbers, [0.0] * _KEYS)
-
-        def apart(one: dict[str, NDArray[np.float64]]) -> NDArray[np.float64]:
-            sides = [(one[name] - silent[name]).reshape(_KEYS, -1) for name in self.carriers]
-            return np.asarray(np.linalg.norm(np.concatenate(sides, axis=1), axis=1))
-
-        noise, moved = apart(once), apart(larger) / self.scale
-        numbers_shown = sum(silent[name][0].size for name in self.carriers)
-        without = int((noise <= _NOTHING * np.median(noise)).sum())
-        name, sentence = "other keys", f"With {_KEYS} other keys, too, rows are clipped and noise is added."
-        found: list[Finding] = []
-        if without >= (1 if numbers_shown > 1 else 2):  # a single number may be 0 by chance
-            said = f"With {without} of {_KEYS} keys no noise is added: what else is drawn decides that."
-            found.append(
-                faults.finding(faults.NOISE_TOO_SMALL, said, number=0.0, allowed=1.0, witness=f"{without} keys")
-            )
         largest = float(np.linalg.norm(best.moves(self.carriers))) / self.scale
-        if float(moved.max()) > _FURTHER * largest:
-            far = int((moved > _FURTHER * largest).sum())
-            said = (
-                f"With {far} of {_KEYS} keys one row moves the sum by up to {moved.max():.4g}, and by {largest:.4g} "
-                "with others: what else is drawn undoes the clipping."
-            )
-            found.append(
-                faults.finding(
-                    faults.TOO_SENSITIVE, said, number=float(moved.max()), allowed=largest,
-                    witness=rows.describe(best.row),
-                )
-            )  # fmt: skip
-        return Measurement(name=name, sentence=found[0].sentence if found else sentence, findings=tuple(found))
+        return other_keys.measure(
+            self.bench, self.base, row=best.row, largest=largest, carriers=self.carriers, scale=self.scale
+        )
 
     # ---- rows -----------------------------------------------------------------------------------------------------
+
+    def _best(self) -> _Tried | None:
+        """The row that moves the carriers most."""
+        return max(self.finite, key=lambda one: float(np.linalg.norm(one.moves(self.carriers))), default=None)
 
     def _effective(self, samples: list[Sample]) -> float | None:
         """The noise multiplier 1/W of the worst row, W² = Σ ‖Δ‖²/s², with an upper limit for the noise."""
@@ -372,7 +344,7 @@ class _Probe:
 
     def _sensitivity(self, samples: list[Sample], known: tuple[Finding, ...]) -> Measurement:
         subject, name = self.bench.subject, "sensitivity"
-        best = max(self.finite, key=lambda one: float(np.linalg.norm(one.moves(self.carriers))), default=None)
+        best = self._best()
         if best is None or not self.carriers or not best.moves(self.carriers).any():
             blind = "no row that was tried moves the release; hand over a batch whose rows do"
             return Measurement(name=name, sentence="No row moved the release.", blind=blind)

@@ -107,7 +107,8 @@ def influences(values: Sequence[float], allowed: float, *, width: int = WIDE, un
         title=f"One row moves the sum by up to {most:.4g}, {said}",
         caption=(
             f"Each mark is one of {len(values)} rows that were tried: crafted to be extreme, then improved. Where rows "
-            "are clipped, the largest ones all end at the same height."
+            "are clipped, the largest ones all end at the same height. All have the random draws that were recorded "
+            "first; what other draws decide is measured apart."
         ),
         chart=finished(alt.layer(dots, rule, label).properties(width=width, height=210), "", width),
     )

@@ -332,6 +332,28 @@ def test_the_choice_is_made_on_trainings_of_its_own(monkeypatch):
     assert not {"trials", "fingerprint", "worlds"} & {field.name for field in dataclasses.fields(Scene)}
 
 
+def test_shadow_trainings_may_be_shorter_and_are_never_longer(monkeypatch):
+    taken = []
+
+    def spy(network, **more):
+        taken.append(more["config"].steps)
+        return train(network, **more)
+
+    monkeypatch.setattr(rows, "train", spy)
+    given = small(seed=3)
+    steps = given.training.steps
+    whole = adversary("crafted-row-steps", labels=1).craft(given)
+    assert set(taken) == {steps}
+    longer = adversary("crafted-row-steps", labels=1, shadow_steps=10 * steps).craft(given)
+    assert set(taken) == {steps}
+    assert longer.notes == whole.notes
+    taken.clear()
+    shorter = adversary("crafted-row-steps", labels=1, shadow_steps=2).craft(given)
+    assert taken == [2] * 4
+    assert shorter.notes != whole.notes
+    assert given.training.steps == steps
+
+
 def test_another_seed_gives_other_shadow_models():
     first, second = (adversary("crafted-gradient").craft(dataclasses.replace(small(), seed=seed)) for seed in (0, 1))
     assert not np.array_equal(first.neighbours.canary.gradient, second.neighbours.canary.gradient)
@@ -436,6 +458,7 @@ def test_tokens_cannot_be_moved():
         ("crafted-row", {"norms": [1.0, 0.0]}, "norms = 0.0"),
         ("crafted-row", {"labels": 0}, "labels = 0"),
         ("crafted-row", {"shadows": 0}, "shadows = 0"),
+        ("crafted-row", {"shadow_steps": 0}, "shadow_steps = 0"),
         *((name, {"copies": k}, f"copies = {k}") for name in CRAFTED for k in (0, 1001)),
         ("crafted-row-steps", {"every": 0}, "every = 0"),
         ("crafted-row-steps", {"refresh": 0}, "refresh = 0"),

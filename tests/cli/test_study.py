@@ -112,8 +112,11 @@ def test_run_a_cell_alone_and_train_only(small, capsys):
     done = run(capsys, "study run jagielski-2020/table-2 --cell two --workers 1 --json")
     assert [one["cell"] for one in done.json["results"]] == ["two"]
     assert done.json["results"][0]["verdict"] == "no published value"
-    trained = run(capsys, "study run jagielski-2020/table-2 --scale paper --workers 1 --train-only")
-    assert "Trained 2 cells" in trained.out
+    both = run(capsys, "study run jagielski-2020/table-2 --cell two --cell one --cell two --workers 1 --json")
+    assert [one["cell"] for one in both.json["results"]] == ["two", "one"]
+    line = "study run jagielski-2020/table-2 --scale paper --workers 1 --train-only"
+    assert "Trained 2 cells" in run(capsys, line).out
+    assert run(capsys, f"{line} --json").json["trained"] == ["one", "two"]
 
 
 @pytest.mark.parametrize(

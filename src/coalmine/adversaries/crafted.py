@@ -59,14 +59,16 @@ class _Crafted:
     """Candidate rows, and what is known of them from shadow trainings.
 
     Rows along the least varying direction of the inputs, ``norms`` times as long as the mean row, and a blank row are
-    tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each. In
-    world 1 the chosen one is there ``copies`` times (default: :func:`copies_for` the training).
+    tried with the ``labels`` least likely labels each, in ``shadows`` trainings of the adversary's own for each, of
+    ``shadow_steps`` steps (default: as many as the trainer takes). In world 1 the chosen one is there ``copies`` times
+    (default: :func:`copies_for` the training).
     """
 
     copies: int | None = None
     norms: tuple[float, ...] = (1.0, 2.5, 5.0)
     labels: int = 2
     shadows: int = 2
+    shadow_steps: int | None = None
 
     def __post_init__(self) -> None:
         if self.copies is not None:
@@ -78,10 +80,14 @@ class _Crafted:
         object.__setattr__(self, "norms", tuple(_validate.positive("norms", norm) for norm in self.norms))
         _validate.integer("labels", self.labels, at_least=1, at_most=1000)
         _validate.integer("shadows", self.shadows, at_least=1, at_most=10_000)
+        if self.shadow_steps is not None:
+            _validate.integer("shadow_steps", self.shadow_steps, at_least=1)
 
     def found(self, scene: Scene) -> rows.Found:
         """The candidates, strongest first."""
-        return rows.strongest(scene, norms=self.norms, labels=self.labels, shadows=self.shadows)
+        return rows.strongest(
+            scene, norms=self.norms, labels=self.labels, shadows=self.shadows, steps=self.shadow_steps
+        )
 
     def settled(self, scene: Scene) -> Self:
         """The same adversary with its number of copies."""

@@ -64,7 +64,9 @@ def show(name: Name, json: Json = False) -> None:
     rows = [[str(one["cell"]), "-" if one["published"] is None else f"{one['published']:g}"] for one in cells]
     print_table(found.title, ["cell", "published"], rows)
     which = "every cell" if len(quick) == len(cells) else f"{len(quick)} of {len(cells)} cells ({'; '.join(quick)})"
-    print_lines([f"--scale quick, the default, runs {which}; --scale paper all.", found.citation, *found.notes])
+    paper = len(found.chosen("paper"))
+    whole = "all" if paper == len(cells) else f"{paper} of them"
+    print_lines([f"--scale quick, the default, runs {which}; --scale paper {whole}.", found.citation, *found.notes])
 
 
 @study.command(short_help="Play what is missing; our values beside the published.")
@@ -74,7 +76,7 @@ def run(
     scale: Annotated[
         str, typer.Option(help="A few cells in minutes, or all of the paper's.", **one_of("quick", "paper"))
     ] = "quick",
-    cell: Annotated[str | None, typer.Option(help="One cell alone, by its name.")] = None,
+    cell: Annotated[list[str] | None, typer.Option(help="This cell alone, by its name; several may be given.")] = None,
     trials: Annotated[
         int | None, typer.Option(help="Trials for each adversary, both worlds together, instead of the scale's.")
     ] = None,
@@ -98,7 +100,8 @@ def run(
     from coalmine.studies.measures import find as find_measure
 
     found = find(name)
-    cells = [found.cell(cell)] if cell is not None else list(found.chosen(scale))
+    # By name, so that one that is given twice is run once.
+    cells = list({one: found.cell(one) for one in cell}.values()) if cell else list(found.chosen(scale))
     measure = find_measure(found.measure)
     size = found.scale(scale)
     if trials is not None:
@@ -126,7 +129,10 @@ def run(
         else:
             results = run_cells(found, cells=cells, scale=size, bench=bench)
     if train_only:
-        print_lines([f"Trained {len(cells)} cells of {found.name} into {store}."])
+        if json:
+            print_json({"study": name, "scale": scale, "trained": [one.name for one in cells], "store": str(store)})
+        else:
+            print_lines([f"Trained {len(cells)} {'cell' if len(cells) == 1 else 'cells'} of {name} into {store}."])
         return 0
     if json:
         print_json({"study": name, "scale": scale, "results": [result.to_dict() for result in results]})

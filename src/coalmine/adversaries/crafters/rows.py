@@ -119,7 +119,7 @@ class Candidates:
         return clipped_sums(self._network, models, dataset=self._data[number], config=self._training).double()
 
 
-def strongest(scene: Scene, *, norms: Sequence[float], labels: int, shadows: int) -> Found:
+def strongest(scene: Scene, *, norms: Sequence[float], labels: int, shadows: int, steps: int | None = None) -> Found:
     """Candidate rows, each judged at models of ``shadows`` trainings that had it among their rows.
 
     Candidates lie along the direction in which the inputs vary least (as in jagielski-2020, Algorithm 4), ``norms``
@@ -131,6 +131,7 @@ def strongest(scene: Scene, *, norms: Sequence[float], labels: int, shadows: int
         norms: lengths to try, in units of the mean norm of a row.
         labels: how many labels to try at each point.
         shadows: trainings for each candidate.
+        steps: how many each of them takes, at most those of the trainer (default: as many).
 
     Returns:
         The candidates, strongest first, with the background that they meet.
@@ -140,7 +141,10 @@ def strongest(scene: Scene, *, norms: Sequence[float], labels: int, shadows: int
     if takes_tokens(scene.network):
         raise UnsupportedError("a crafted row is moved along its inputs, and tokens cannot be moved: use api")
     network: Any = scene.network  # a frozen dataclass, and so hashable
-    return _strongest(scene.base, scene.classes, network, scene.training, scene.seed, tuple(norms), labels, shadows)
+    training = scene.training
+    if steps is not None:
+        training = dataclasses.replace(training, steps=min(training.steps, steps))
+    return _strongest(scene.base, scene.classes, network, training, scene.seed, tuple(norms), labels, shadows)
 
 
 @functools.lru_cache(maxsize=4)

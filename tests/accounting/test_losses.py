@@ -1,10 +1,13 @@
 """Privacy profiles over whole arrays: the library's numbers."""
 
+import math
+
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from scipy import stats
 
-from coalmine.accounting import _losses
+from coalmine.accounting import _losses, standard
 from coalmine.records import DpSgd, Relation
 
 SETTINGS = [
@@ -35,3 +38,16 @@ def test_a_distribution_of_another_form_is_asked_itself():
     epsilons = np.array([0.0, 0.1, 5.0])
     for found in _losses.deltas(few, epsilons):
         np.testing.assert_array_equal(found, few.get_delta_for_epsilon(epsilons.tolist()))
+
+
+@pytest.mark.parametrize("rate", [1e-6, 9.99e-7, 1e-7, 2.5e-8, 1e-9, 1e-10, 1e-12])
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.5, 2.0])
+def test_tiny_sampling_rates_are_accounted_for(rate, sigma):
+    """Beside the exact δ of one step, from both sides: never below it, and close where float64 holds it."""
+    mechanism = DpSgd(sample_rate=rate, noise_multiplier=sigma, steps=1)
+    for share in (1e-3, 0.1, 1.0):
+        epsilon = share * rate
+        cut = sigma**2 * math.log1p(math.expm1(epsilon) / rate) + 0.5
+        exact = rate * stats.norm.sf((cut - 1.0) / sigma) - (math.expm1(epsilon) + rate) * stats.norm.sf(cut / sigma)
+        found = standard.delta(mechanism, epsilon=epsilon).delta
+        assert exact * (1.0 - 1e-6) <= found <= 1.5 * exact + 1e-12

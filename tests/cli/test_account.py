@@ -10,6 +10,7 @@ import pytest
 from cli_runner import assert_refused, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 EXAMPLE = "account --sample-rate 0.01 --noise-multiplier 1.1 --steps 10000"
 SMALL = "account --sample-rate 0.1 --noise-multiplier 1 --steps 5"
@@ -29,13 +30,23 @@ def test_little_noise_has_an_epsilon_although_the_central_limit_has_none(
 def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, f"{EXAMPLE} --delta 1e-5 --json")
     assert (found.code, found.err) == (0, "")
-    assert list(found.json) == [*ANALYSES, "advantage", "belief", "counterexamples"]
+    assert list(found.json) == [*ANALYSES, "advantage", "belief", "belief_exceeded", "counterexamples"]
     assert found.json["standard"]["epsilon"] == pytest.approx(5.1926, abs=0.005)
     assert found.json["last_iterate"]["epsilon"] == pytest.approx(4.000528, abs=1e-6)
     assert found.json["last_iterate_worst"]["epsilon"] >= found.json["last_iterate"]["epsilon"]
     assert found.json["standard"]["kind"] == "guarantee"
     assert found.json["last_iterate"]["kind"] == "heuristic"
     assert 0 < found.json["advantage"] < found.json["belief"] < 1
+    assert 1e-5 < found.json["belief_exceeded"] < 1e-3
+
+
+def test_how_often_an_adversary_becomes_surer_than_epsilon_allows(capsys: pytest.CaptureFixture[str]) -> None:
+    """For one Gaussian step Φ(μ/2 − ε/μ), which is not δ: with δ = 0.3 most trainings are beyond."""
+    line = "account --sample-rate 1 --noise-multiplier 1 --steps 1 --delta 0.3"
+    found = run(capsys, f"{line} --json").json
+    expected = float(stats.norm.cdf(0.5 - found["standard"]["epsilon"]))
+    assert found["belief_exceeded"] == pytest.approx(expected, rel=1e-9)
+    assert "but for at most 0.59 of all trainings with it" in " ".join(run(capsys, line).out.split())
 
 
 def test_delta_at_an_epsilon(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,8 +12,8 @@ import pytest
 import coalmine
 from coalmine.cli import main
 from coalmine.errors import InvalidInputError
-from coalmine.one_run import begin, canaries
-from coalmine.records import DpSgd, EpsilonClaim, Outcome
+from coalmine.one_run import RowCanaries, begin, canaries
+from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, Outcome
 
 CLAIM = EpsilonClaim(epsilon=0.5, delta=1e-5)
 ROWS = np.random.default_rng(0).normal(size=(60, 30))
@@ -183,3 +183,23 @@ def test_a_plan_with_its_price(capsys):
     assert abs(row["price"]["with_canaries"] - row["price"]["without"]) < 0.2
     assert main(["plan", "--epsilon", "4", "--delta", "1e-5", "--preset", "default"]) == 2
     assert "expected --one-run too" in capsys.readouterr().err
+
+
+def test_few_canaries_whose_coins_all_fall_out():
+    claim = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.5, steps=1), delta=1e-5)
+    rows = RowCanaries(kind="two", x=np.eye(50)[:2], y=np.zeros(2, dtype=int))
+    seen = set()
+    for seed in range(20):
+        run = begin(rows, claim=claim, x=np.zeros((9, 50)), y=np.zeros(9, dtype=int), seed=seed)
+        seen.add(len(run.x) - 9)
+        begin(canaries.dirac(parameters=10, canaries=2), claim=claim, seed=seed)
+    assert seen == {0, 1, 2}
+
+
+def test_canaries_are_numbers_and_at_least_one():
+    with pytest.raises(InvalidInputError, match="expected numbers"):
+        RowCanaries(kind="words", x=np.array([["a", "b"]]))
+    claim = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.5, steps=1), delta=1e-5)
+    none = RowCanaries(kind="none", x=np.zeros((0, 3)), y=np.zeros(0, dtype=int))
+    with pytest.raises(InvalidInputError, match="canaries = 0"):
+        begin(none, claim=claim, x=np.zeros((9, 3)), y=np.zeros(9, dtype=int))

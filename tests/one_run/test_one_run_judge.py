@@ -388,3 +388,59 @@ def test_the_figure_is_drawn():
     page = pictures.page({**tree, "price": {"with_canaries": 0.9, "without": 0.91}})
     for words in ("were put into one training", "The price", "the claim of DP-SGD", "What is proved"):
         assert words in page
+
+
+# ---- what a stranger could make it say -----------------------------------------------------------------------------
+
+
+def test_coins_that_cannot_have_been_fair_are_refused():
+    rng = np.random.default_rng(0)
+    included = rng.random(1000) < 0.9
+    plan = design(EpsilonClaim(epsilon=1.0, delta=DELTA), canaries=1000, guess_in=300, guess_out=0)
+    with pytest.raises(InvalidInputError, match="were members: a fair coin for each gives that less than once"):
+        judge(OneRunScores(included, rng.normal(size=1000)), design=plan)
+    few = design(EpsilonClaim(epsilon=1.0, delta=DELTA), canaries=15)
+    assert judge(OneRunScores(np.ones(15, dtype=bool), np.arange(15.0)), design=few).verdict
+
+
+def test_what_is_proved_does_not_rest_on_the_claimed_mechanism():
+    """Randomized response with ε = 1 is no DP-SGD: bounds for one may exceed 1, and ``epsilon`` is not one of them."""
+    claim = MechanismClaim(mechanism=DpSgd(sample_rate=0.01, noise_multiplier=0.6, steps=2000), delta=DELTA)
+    plan = design(claim, canaries=10_000, aim="bound")
+    conditional, proved = [], []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        included = rng.random(10_000) < 0.5
+        answers = included ^ (rng.random(10_000) < 1.0 / (1.0 + math.e))
+        found = judge(OneRunScores(included, answers.astype(float)), design=plan)
+        conditional.append(found.bounds[0].epsilon)
+        proved.append(found.epsilon)
+        assert found.epsilon == found.proved.epsilon
+        assert f"epsilon >= {found.epsilon:.4g}" in repr(found)
+    assert max(conditional) > 1.0 > max(proved) > 0.8
+
+
+def test_parameters_without_noise_are_not_consistent():
+    plan = design(ONE_STEP, canaries=2000)
+    run = gaussian_run(1.0, 2000, seed=5)
+    right = judge(OneRunScores(run.included, run.score - 0.5), design=plan, gradients=True)
+    assert right.verdict.outcome is Outcome.CONSISTENT
+    assert "a few parameters without any" in right.verdict.reasons[-1]
+    holes = np.where(np.arange(2000) % 20 == 0, run.included, run.score) - 0.5
+    for control in (None, ratios(2.0, 2000, seed=6)):
+        found = judge(OneRunScores(run.included, holes), design=plan, gradients=True, control=control)
+        assert found.verdict.outcome is Outcome.INCONCLUSIVE
+        assert "exactly the same score" in found.verdict.reasons[-1]
+
+
+def test_next_to_no_noise_and_a_canary_that_is_hardly_ever_drawn():
+    """No attack tells the worlds apart more often than the canary is drawn at all."""
+    for rate, sigma, steps in ((1e-6, 0.005, 100), (1e-4, 0.005, 100), (1e-4, 0.03, 100), (0.01, 0.01, 10_000)):
+        mechanism = DpSgd(sample_rate=rate, noise_multiplier=sigma, steps=steps)
+        losses, inside, outside = loss_law(mechanism)
+        drawn = -math.expm1(steps * math.log1p(-rate))
+        assert 0.5 * np.abs(inside - outside).sum() == pytest.approx(drawn, rel=1e-3)
+        assert np.all(np.diff(losses) > 0.0)
+        if drawn < 0.5:  # a coarse grid tells a little more than there is
+            most = 2.0 * math.sqrt(2.0) * float(stats.norm.ppf(0.5 + 0.5 * drawn))
+            assert laws.loss_law(mechanism).separation <= most

@@ -14,6 +14,7 @@ from coalmine.accounting._common import sensitivity
 from coalmine.records import DpSgd, Relation
 
 Array = NDArray[np.float64]
+_SMALL_RATE, _ODD = 1e-6, 1.0 + 1.0 / (137.0 * math.sqrt(2.0))
 
 
 @functools.lru_cache(maxsize=8)
@@ -38,9 +39,14 @@ def one_step(mechanism: DpSgd, interval: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution
 
     replaced = mechanism.relation is Relation.REPLACE
+    rate = mechanism.sample_rate
+    if rate < _SMALL_RATE:
+        # The library computes ln(1 − q) from the rounded 1 − q: a rate that is a little larger makes 1 − q exact.
+        others = 1.0 - rate
+        rate = 1.0 - (others if 1.0 - others >= rate else math.nextafter(others, 0.0))
     return privacy_loss_distribution.from_gaussian_mechanism(
         mechanism.noise_multiplier,
-        sampling_prob=mechanism.sample_rate,
+        sampling_prob=rate,
         value_discretization_interval=interval,
         neighboring_relation=NeighboringRelation.REPLACE_ONE if replaced else NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
@@ -93,7 +99,9 @@ def _interval(mechanism: DpSgd) -> float:
     wanted = min(1e-3, share * q * shift)
     # One step's probabilities are differences of numbers near 1, over the interval: noise of about 1e-16 in each point.
     noise = math.sqrt(mechanism.steps * max(1e-20, 1e-17 * largest))
-    return max(wanted, noise, largest / 2e5, 20.0 * math.sqrt(mechanism.steps) * spread / 2e6)
+    chosen = max(wanted, noise, largest / 2e5, 20.0 * math.sqrt(mechanism.steps) * spread / 2e6)
+    # For a tiny q the least loss is −q to all digits. It must not be a multiple: the library takes the logarithm of 0.
+    return chosen * _ODD if q < _SMALL_RATE else chosen
 
 
 def _largest_loss(mechanism: DpSgd) -> float:

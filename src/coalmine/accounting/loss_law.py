@@ -17,6 +17,9 @@ from coalmine.records import DpSgd, Relation, Sampling
 
 Array = NDArray[np.float64]
 _POINTS = 20_001
+_LARGE = math.log(1e300)
+_OFF = 1e-3
+"""Without the canary the probabilities add up to 1, unless the grid of losses is too coarse for what it holds."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -48,5 +51,14 @@ def loss_law(mechanism: DpSgd) -> tuple[Array, Array, Array]:
     part = part if hasattr(part, "_probs") else part.to_dense_pmf()  # few losses are kept in another form
     losses = (np.arange(part.size) + part._lower_loss) * part._discretization
     inside = np.clip(np.asarray(part._probs, dtype=np.float64), 0.0, None)
-    outside = inside * np.exp(-np.minimum(losses, math.log(1e300)))
+    outside = inside * np.exp(-np.clip(losses, -_LARGE, _LARGE))
+    if abs(outside.sum() - 1.0) > _OFF:
+        return _drawn_or_not(mechanism)
     return losses, inside / inside.sum(), outside / outside.sum()
+
+
+def _drawn_or_not(mechanism: DpSgd) -> tuple[Array, Array, Array]:
+    """Where there is next to no noise, losses are too large for a grid: a canary is seen if it is ever drawn."""
+    never = mechanism.steps * math.log1p(-mechanism.sample_rate)
+    seen = -math.expm1(never)
+    return np.array([max(never, -_LARGE), _LARGE]), np.array([1.0 - seen, seen]), np.array([1.0, 0.0])

@@ -26,6 +26,7 @@ from coalmine.theory.rates import lower_limit
 
 COINS = "every canary was included by its own fair coin, and the guesses use nothing else that depends on the coins"
 FIXED = "the numbers of guesses were fixed before the scores were seen"
+_UNFAIR = 1e-6
 PAID = "the level is shared among the pairs of guess numbers that were tried"
 
 
@@ -66,6 +67,7 @@ def count_guesses(scores: OneRunScores, *, guess_in: int, guess_out: int, seed: 
     """
     _refuse_independent(scores)
     m = scores.score.size
+    check_coins(int(scores.included.sum()), m)
     high = _validate.integer("guess_in", guess_in, at_least=0)
     low = _validate.integer("guess_out", guess_out, at_least=0)
     seed = _validate.integer("seed", seed, at_least=0)
@@ -77,6 +79,20 @@ def count_guesses(scores: OneRunScores, *, guess_in: int, guess_out: int, seed: 
     order = ranked(scores, seed=seed)
     correct = int(np.sum(~scores.included[order[:low]])) + int(np.sum(scores.included[order[m - high :]]))
     return Guesses(canaries=m, guesses=high + low, correct=correct, sides=2 if high and low else 1)
+
+
+def check_coins(included: int, canaries: int) -> None:
+    """Refuse coins that cannot have been fair: every bound from one training rests on a fair coin for each canary.
+
+    >>> check_coins(540, 1000)
+    """
+    few = min(included, canaries - included)
+    chance = min(1.0, 2.0 * float(special.bdtr(few, canaries, 0.5)))
+    if chance < _UNFAIR:
+        raise InvalidInputError(
+            f"{included} of {canaries} were members: a fair coin for each gives that less than once in a million "
+            f"({chance:.1e}), and bounds from one training need such coins; expected about half"
+        )
 
 
 def ranked(scores: OneRunScores, *, seed: int = 0) -> NDArray[np.int64]:

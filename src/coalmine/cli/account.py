@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,7 +67,12 @@ def account(
     if proved["kind"] == "unsupported":  # what all else here rests on
         raise UnsupportedError(proved["reason"])
     counter = _counterexamples(mechanism, delta) if entries["last_iterate"]["kind"] == "heuristic" else {}
-    risk = {"advantage": advantage.of_mechanism(mechanism), "belief": belief.from_epsilon(proved["epsilon"])}
+    bound = proved["epsilon"]
+    risk = {
+        "advantage": advantage.of_mechanism(mechanism),
+        "belief": belief.from_epsilon(bound),
+        "belief_exceeded": belief.exceedance(mechanism, epsilon=bound) if bound < math.inf else 0.0,
+    }
     if as_json:
         print_json({**entries, **risk, **({"counterexamples": counter} if counter else {})})
     else:
@@ -110,6 +116,7 @@ def _show(
     counter: dict[str, dict[str, Any]],
     advantage: float,
     belief: float,
+    belief_exceeded: float,
 ) -> None:
     """A table and a few sentences for people."""
     from coalmine import _validate
@@ -140,9 +147,10 @@ def _show(
         "seen.",
         "For one person: someone who knows everything but this person's record, and starts at even odds, guesses "
         f"right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random guessing; advantage "
-        f"{up(advantage, 4)}). Rare outcomes aside (that is what δ allows), they "
+        f"{up(advantage, 4)}). They "
         + limit(up(100 * belief, 1), within="become at most {} sure", beyond="may become {} sure")
-        + " that the record was used.",
+        + " that the record was used"
+        + (f", but for at most {belief_exceeded:.2g} of all trainings with it." if belief_exceeded else "."),
     ]
     if wanted in predicted:
         lines.append(

@@ -370,7 +370,7 @@ def _show_bound(found: LowerBound) -> None:
     level = 1.0 - found.confidence
     lines = [
         (
-            f"Any claim of an ε below {proved} at δ = {found.delta:g} is refuted. If all that "
+            f"{_any_claim(found)} of an ε below {proved} at δ = {found.delta:g} is refuted. If all that "
             f"is assumed holds, a bound like this is too high in at most {100 * level:.3g}% of audits."
             if found.epsilon > 0.0
             else "Nothing is refuted: these trials are consistent with no leakage at all. That is not a proof of "
@@ -383,6 +383,14 @@ def _show_bound(found: LowerBound) -> None:
             "ceiling): a claim above it cannot be refuted here, whatever the truth is."
         )
     print_lines([*lines, *_assumptions(found.assumptions)])
+
+
+def _any_claim(found: LowerBound) -> str:
+    """The words "any claim", behind the condition of a bound that stands on a shape of the trade-off curve."""
+    from coalmine.bounds.methods import METHODS
+
+    method = METHODS[found.method]
+    return "Any claim" if method.decides else f"{method.words.removesuffix(', one training')}, any claim"
 
 
 def _assumptions(words: tuple[str, ...]) -> list[str]:

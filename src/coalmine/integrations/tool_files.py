@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds.one_run import check_coins
 from coalmine.errors import InvalidInputError
 from coalmine.integrations.score_files import array_names, numbers, read_arrays, read_json
 from coalmine.records import OneRunScores, Scores
@@ -36,7 +36,6 @@ _NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 """For each tool the arrays that a file of it may hold: members and non-members, or scores with their labels."""
 
-_UNFAIR = 1e-6
 _LONGEST = 64
 
 
@@ -248,13 +247,7 @@ def _direction(inside: Array, outside: Array, member_scores: str) -> tuple[str, 
 
 def _check_coins(included: int, canaries: int) -> tuple[str, ...]:
     """Fair coins, one for each canary: refused where they cannot have been, a word where they need not have been."""
-    few = min(included, canaries - included)
-    chance = min(1.0, 2.0 * float(special.bdtr(few, canaries, 0.5)))
-    if chance < _UNFAIR:
-        raise InvalidInputError(
-            f"{included} of {canaries} were members: a fair coin for each gives that less than once in a million "
-            f"({chance:.1e}), and bounds from one training need such coins; expected about half"
-        )
+    check_coins(included, canaries)
     if canaries % 2 == 0 and included * 2 == canaries and canaries >= 20:
         return (
             "Exactly half are members. If the halves were made so, and not by a fair coin for each, the coins depend "

@@ -36,8 +36,11 @@ class RowCanaries:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.x.ndim < 2 or not self.x.shape[0]:
+        # None at all is what some coins leave of a few; a design wants at least one.
+        if self.x.ndim < 2:
             raise InvalidInputError(f"x has shape {self.x.shape}: expected (canaries, features...)")
+        if self.x.dtype.kind not in "biuf":
+            raise InvalidInputError(f"x has type {self.x.dtype}: expected numbers (text as tokens)")
         if self.x.dtype.kind == "f" and not np.isfinite(self.x).all():
             raise InvalidInputError("x is not allowed: expected finite numbers")
         if self.y is not None and self.y.shape != self.x.shape[:1]:
@@ -71,10 +74,12 @@ class GradientCanaries:
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.indices.ndim != 2 or self.indices.shape != self.values.shape or not self.indices.size:
+        if self.indices.ndim != 2 or self.indices.shape != self.values.shape or not self.indices.shape[1]:
             raise InvalidInputError(
                 f"indices has shape {self.indices.shape} and values {self.values.shape}: expected (canaries, entries)"
             )
+        if not self.indices.size:
+            return  # what some coins leave of a few canaries; a design wants at least one
         if self.indices.min() < 0 or self.indices.max() >= self.parameters:
             raise InvalidInputError(
                 f"indices from {self.indices.min()} to {self.indices.max()} are not allowed: expected parameters 0 to "
@@ -92,7 +97,7 @@ class GradientCanaries:
     @property
     def per_coordinate(self) -> int:
         """The largest number of canaries that share a parameter."""
-        return int(np.unique(self.indices, return_counts=True)[1].max())
+        return int(np.unique(self.indices, return_counts=True)[1].max(initial=0))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What goes into a file, by name."""

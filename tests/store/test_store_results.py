@@ -145,3 +145,17 @@ def test_a_killed_process_leaves_whole_results(tmp_path):
     whole = {one for one in said if len(one) == 64}
     assert whole <= there
     assert len(there) <= len(whole) + 1
+
+
+def test_a_result_is_found_by_its_name(tmp_path):
+    with Store.open(tmp_path / "coalmine.db") as store:
+        first = results.keep(store, "probe", summary={"outcome": "refuted"}, report={"n": 1}, name="nightly")
+        assert results.called(store, "nightly").fingerprint == first
+        assert results.called(store, first[:10]).fingerprint == first
+        assert results.find(store, "nightly") is None
+        assert results.called(store, "weekly") is None
+        second = results.keep(store, "probe", summary={"outcome": "refuted"}, report={"n": 2}, name="nightly")
+        with pytest.raises(StoreError, match="2 results are called 'nightly'") as caught:
+            results.called(store, "nightly")
+        assert first[:12] in str(caught.value)
+        assert second[:12] in str(caught.value)

@@ -39,8 +39,9 @@ def report(
 
     reports.check_packages()
     with Store.open(store, create=False) as opened:
-        if results.find(opened, run) is not None:
-            _say(_stored(results.read(opened, run), output, figures), [], figures, json=json)
+        kept = results.called(opened, run)
+        if kept is not None:
+            _say(_stored(results.read(opened, kept.fingerprint), output, figures), [], figures, json=json)
             return
         audit = audit_called(opened, run)
         name = opened.run(run).fingerprint if audit is None else audit.fingerprint

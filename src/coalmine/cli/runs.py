@@ -23,6 +23,7 @@ runs = typer.Typer(help="List, show, resume or remove what a store holds.", no_a
 
 StorePath = Annotated[Path, typer.Option("--store", help="Where trials are kept.")]
 RunName = Annotated[str, typer.Argument(help="The first characters of its fingerprint.")]
+ResultName = Annotated[str, typer.Argument(help="The first characters of its fingerprint, or a result's name.")]
 
 
 def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
@@ -169,13 +170,14 @@ def _who(summary: dict[str, Any]) -> str:
 
 
 @runs.command(short_help="One run or result: what it is, how far, what went wrong.")
-def show(run: RunName, store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
+def show(run: ResultName, store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
     """One run: its identity, how far it is, and what went wrong; or one result of a probe or of one training."""
     from coalmine.store import Store, results
 
     with Store.open(store, create=False, read_only=True) as opened:
-        if results.find(opened, run) is not None:
-            _show_result(results.read(opened, run), json=json)
+        result = results.called(opened, run)
+        if result is not None:
+            _show_result(results.read(opened, result.fingerprint), json=json)
             return
         found = opened.run(run)
         failures = opened.failures(found.fingerprint)

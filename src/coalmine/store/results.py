@@ -17,7 +17,7 @@ from coalmine import _validate
 from coalmine._validate import counted
 from coalmine.errors import StoreError
 from coalmine.store import _database, _results
-from coalmine.store.listing import AuditEntry, texts
+from coalmine.store.listing import AuditEntry, audit_called, texts
 from coalmine.store.records import description_text
 from coalmine.store.sqlite import Store
 
@@ -112,6 +112,23 @@ def find(store: Store, prefix: str) -> ResultEntry | None:
             names = f"run {run['fingerprint'][:12]} and {found.kind} result {found.fingerprint[:12]}"
             raise StoreError(f"store {str(store.path)!r}: {prefix!r} stands for {names}: give more of it")
         return found
+
+
+def called(store: Store, word: str) -> ResultEntry | None:
+    """The result that ``word`` finds, or the one of that name; an error if several have it, or an audit has it too."""
+    found = find(store, word)
+    named = [] if found is not None else [one for one in every(store) if one.name and one.name == word]
+    if named and audit_called(store, word) is not None:
+        raise StoreError(
+            f"a result and an audit are called {_validate.shown(word)} in store {str(store.path)!r}: give the "
+            f"beginning of a fingerprint, {', '.join(one.fingerprint[:12] for one in named)} for the result"
+        )
+    if len(named) > 1:
+        raise StoreError(
+            f"{len(named)} results are called {_validate.shown(word)} in store {str(store.path)!r}: give the beginning "
+            f"of a fingerprint: {', '.join(one.fingerprint[:12] for one in named)}"
+        )
+    return named[0] if named else found
 
 
 def read(store: Store, prefix: str) -> Result:

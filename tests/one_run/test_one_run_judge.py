@@ -433,6 +433,18 @@ def test_parameters_without_noise_are_not_consistent():
         assert "exactly the same score" in found.verdict.reasons[-1]
 
 
+@pytest.mark.parametrize("share", [0.05, 0.1])
+def test_a_part_of_the_parameters_with_hardly_any_noise_is_not_consistent(share):
+    """No two scores are equal, but in and out they lie close together in one place each."""
+    plan = design(ONE_STEP, canaries=2000)
+    rng = np.random.default_rng(8)
+    included = rng.random(2000) < 0.5
+    noise = rng.normal(size=2000) * np.where(rng.random(2000) < share, 1e-3, 1.0)
+    found = judge(OneRunScores(included, included + noise - 0.5), design=plan, gradients=True)
+    assert found.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "not the likelihood ratios that the claimed noise makes" in found.verdict.reasons[-1]
+
+
 def test_next_to_no_noise_and_a_canary_that_is_hardly_ever_drawn():
     """No attack tells the worlds apart more often than the canary is drawn at all."""
     for rate, sigma, steps in ((1e-6, 0.005, 100), (1e-4, 0.005, 100), (1e-4, 0.03, 100), (0.01, 0.01, 10_000)):

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _DISTANCE, _ROUNDING = 2.3, 0.02
 """Kolmogorov: √n times the distance exceeds 2.3 with probability 2·exp(−2·2.3²) = 5e-5; and losses are rounded up."""
+_PARTS, _LOOSE, _PILED = 100, 1.2, 2.5e-5
+"""Parts of equal chance under the claim; how much more of it a part may have, as losses are rounded; how rarely more."""
 _WRONG_WAY = 1e-3
 """Fewer right guesses than this share of coin flippers has: the scores point the wrong way."""
 _BLIND = 1e-3
@@ -489,7 +491,8 @@ def _by_itself(
 def as_claimed(scores: OneRunScores, claim: MechanismClaim) -> bool:
     """Whether the scores, in and out, are distributed as the log-likelihood ratios of the claimed mechanism.
 
-    By the distance of Kolmogorov: a right training fails with a probability of about 1e-4.
+    By the distance of Kolmogorov, and by a hundred parts of equal chance, none of which may hold far too many: scores
+    of parameters without noise lie close together. A right training fails with a probability of about 1e-4.
 
     >>> from coalmine.records import DpSgd
     >>> one_step = MechanismClaim(mechanism=DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1), delta=1e-5)
@@ -507,6 +510,12 @@ def as_claimed(scores: OneRunScores, claim: MechanismClaim) -> bool:
         edges = np.concatenate([[losses[0] - 1e-9], losses, [losses[-1] + 1e-9]])
         expected, places = np.interp(np.sort(seen), edges, below), np.arange(seen.size + 1) / seen.size
         distance = max(float(np.max(places[1:] - expected)), float(np.max(expected - places[:-1])))
-        if distance > _DISTANCE / math.sqrt(seen.size) + _ROUNDING:
+        if distance > _DISTANCE / math.sqrt(seen.size) + _ROUNDING or _piled_up(expected):
             return False
     return True
+
+
+def _piled_up(places: NDArray[np.float64]) -> bool:
+    """Whether far too many of these, which should be spread evenly from 0 to 1, lie in one hundredth of it."""
+    most = int(np.bincount(np.minimum((places * _PARTS).astype(np.int64), _PARTS - 1), minlength=_PARTS).max())
+    return bool(_PARTS * special.bdtrc(most - 1, places.size, _LOOSE / _PARTS) < _PILED)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _DISTANCE, _ROUNDING = 2.3, 0.02
 """Kolmogorov: √n times the distance exceeds 2.3 with probability 2·exp(−2·2.3²) = 5e-5; and losses are rounded up."""
 _PARTS, _LOOSE, _PILED = 100, 1.2, 2.5e-5
-"""Parts of equal chance under the claim; how much more of it a part may have, as losses are rounded; how rarely more."""
+"""Parts of equal chance under the claim; how much more a part may have, as losses are rounded; how rarely yet more."""
 _WRONG_WAY = 1e-3
 """Fewer right guesses than this share of coin flippers has: the scores point the wrong way."""
 _BLIND = 1e-3

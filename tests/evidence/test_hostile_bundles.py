@@ -57,6 +57,7 @@ FILES = {
     "deep JSON": (replaced(RESULT, b'{"a": ' + b"[" * 50 + b"]" * 50 + b"}"), "nested too deeply"),
     "very deep JSON": (replaced(RESULT, b'{"a": ' * 200_000), "nested too deeply"),
     "an empty audit": (replaced(AUDIT, b"{}"), "does not describe an audit"),
+    "a bomb of trials": (lambda files: {**files, f"trials/{'0' * 64}.csv": b"0" * (2**26 + 1)}, "67,108,864 bytes"),
     "a bomb": (replaced(RESULT, b" " * (2**27 + 1)), "too large"),
 }
 

@@ -139,7 +139,7 @@ def _show(
         f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
     print_table(title, ("analysis", "kind", f"{sign} at {at}", "what it is"), rows)
-    from coalmine.report.words import limit, up
+    from coalmine.report.words import limit, rarely, up
 
     proved, predicted = entries["standard"], entries["last_iterate"]
     lines = [
@@ -150,7 +150,7 @@ def _show(
         f"{up(advantage, 4)}). They "
         + limit(up(100 * belief, 1), within="become at most {} sure", beyond="may become {} sure")
         + " that the record was used"
-        + (f", but for at most {belief_exceeded:.2g} of all trainings with it." if belief_exceeded else "."),
+        + (f", but for at most {rarely(belief_exceeded)} of all trainings with it." if belief_exceeded else "."),
     ]
     if wanted in predicted:
         lines.append(

@@ -138,6 +138,8 @@ def _show_sweep(found: Sweep) -> None:
 
 def _show(choice: Choice) -> None:
     """Both calibrations, and what they mean."""
+    from coalmine.report.words import rarely
+
     print_table(
         f"What follows for {_validate.counted(choice.steps, 'step')}, sample rate {choice.sample_rate:g}, "
         f"δ = {choice.delta:g}",
@@ -147,7 +149,7 @@ def _show(choice: Choice) -> None:
                 name,
                 number(sigma, 6),
                 number(choice.actual_advantage[name]),
-                f"in at most {choice.belief_exceeded[name]:.2g} of all trainings",
+                f"in at most {rarely(choice.belief_exceeded[name])} of all trainings",
             )
             for name, sigma in choice.noise_multiplier.items()
         ],

@@ -57,6 +57,16 @@ def up(value: float, digits: int = 2) -> str:
     return _rounded(value, digits, ROUND_CEILING)
 
 
+def rarely(chance: float) -> str:
+    """A chance rounded up to two digits that count, however small it is.
+
+    >>> rarely(8.71e-5), rarely(0.588), rarely(0.0)
+    ('8.8e-05', '0.59', '0')
+    """
+    exact = Decimal(repr(float(chance)))
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)):g}"
+
+
 def near(value: float, digits: int = 2) -> str:
     """A number rounded to the nearest: for what is a prediction or an estimate anyway.
 

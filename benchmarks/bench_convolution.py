@@ -49,6 +49,8 @@ from coalmine.training.sums import Vectors
 
 CLIP, NOISE, RATE = 1.0, 1.1, 0.15
 ROUNDS = 3
+MODELS, STEPS = 2, 40
+"""On a CPU: enough steps to hide what is done once (starts, rows copied together)."""
 NETWORKS: dict[str, tuple[Any, int, int]] = {
     "mnist": (NasrCnn(), 60_000, 256),
     "cifar10": (NasrCnn(input_shape=(3, 32, 32)), 50_000, 256),
@@ -260,11 +262,22 @@ def opacus(name: str, *, steps: int, device: str, mode: str) -> dict[str, Any]:
     return {"model_steps_per_second": steps / _median(work, device=device), "models": 1, "steps": steps}
 
 
-def run(
-    name: str = "mnist",
+def run() -> dict[str, Any]:
+    """The papers' convolution networks on one core of a CPU, with their peers."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {}
+    for name in ("mnist", "cifar10", "bernau"):
+        found |= measured(name)
+    torch.set_num_threads(threads)
+    return found
+
+
+def measured(
+    name: str,
     *,
-    models: int = 2,
-    steps: int = 2,
+    models: int = MODELS,
+    steps: int = STEPS,
     device: str = "cpu",
     products: str = "float32",
     peers: bool = True,
@@ -291,6 +304,12 @@ def run(
             except ImportError:
                 found[key] = None  # not installed
             print(f"{name} {products}: {key} {found[key]}", flush=True)
+        own = found["coalmine"]["model_steps_per_second"]
+        ratios = {key: own / found[key]["model_steps_per_second"] for key in jobs if found[key]}
+        print(
+            f"{name} {products}: ratios {', '.join(f'{key} {value:.2f}' for key, value in ratios.items())}", flush=True
+        )
+        found["ratios"] = ratios
     return {f"convolution {name} {products} {device}": found}
 
 
@@ -300,8 +319,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--network", default="mnist", choices=sorted(NETWORKS))
     parser.add_argument("--products", default="float32", help="on a GPU: float32 or tf32")
-    parser.add_argument("--models", type=int, default=2, help="models that are trained together")
-    parser.add_argument("--steps", type=int, default=2)
+    parser.add_argument("--models", type=int, default=MODELS, help="models that are trained together")
+    parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--peers", action="store_true", help="time torch.func and Opacus too")
     parser.add_argument("--watched", action="store_true", help="a gradient as canary, and an observer of every step")
     parser.add_argument("--adversaries", action="store_true", help="what adversaries add to a step, instead")
@@ -313,7 +332,7 @@ def main() -> None:
     if options.adversaries:
         found: dict[str, Any] = {"adversaries": attacked(options.network, **job)}
     else:
-        found = run(options.network, peers=options.peers, watched=options.watched, **job)
+        found = measured(options.network, peers=options.peers, watched=options.watched, **job)
     if options.output:
         with open(options.output, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=2)

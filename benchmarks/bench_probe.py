@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 import warnings
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from opacus import PrivacyEngine
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from benchmarks.bench_trainer import peak_memory
 from coalmine.integrations import opacus
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.probe import probe
@@ -144,9 +144,9 @@ def _measured(title: str) -> dict[str, Any]:
     model, step = _built(title)
     once = min(_cpu(lambda: step.step(step.batch))[0] for _ in range(3))
     held = _held(model)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     seconds, report = _cpu(lambda: probe(step))
-    more = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    more = peak_memory() - before
     runs = report.details["runs"]
     return {
         "parameters": sum(one.numel() for one in model.parameters()),

@@ -18,13 +18,13 @@ import argparse
 import importlib.util
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,7 +114,7 @@ def _opacus(mode: str, *, loader: bool) -> Callable[[], None]:
 
 
 def _worker(job: str, amount: int) -> None:
-    """Say ready, then do one round for each line read: seconds of the round, and memory at its peak."""
+    """Say ready, then do one round for each line read, and its seconds."""
     import torch
 
     torch.set_num_threads(1)
@@ -141,9 +141,16 @@ def _worker(job: str, amount: int) -> None:
     for _ in sys.stdin:
         start = time.process_time()
         round_()
-        seconds = time.process_time() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        print(json.dumps({"seconds": seconds, "bytes": peak}), flush=True)
+        print(time.process_time() - start, flush=True)
+
+
+def peak_memory(process: int | str = "self") -> int:
+    """Bytes that a process has held at most, on Linux.
+
+    Not ``ru_maxrss``: that of a new process begins at what the process that started it held.
+    """
+    status = Path(f"/proc/{process}/status")
+    return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024 if status.exists() else 0
 
 
 def _on_every_core(job: str, amount: int) -> tuple[float, float, int]:
@@ -168,10 +175,10 @@ def _on_every_core(job: str, amount: int) -> tuple[float, float, int]:
             assert worker.stdin is not None
             worker.stdin.write("go\n")
             worker.stdin.flush()
-        answers = [json.loads(worker.stdout.readline()) for worker in workers if worker.stdout]
+        seconds = [float(worker.stdout.readline()) for worker in workers if worker.stdout]
         walls.append(time.perf_counter() - start)
-        busy.append(statistics.mean(answer["seconds"] for answer in answers))
-        peak = sum(answer["bytes"] for answer in answers)
+        busy.append(statistics.mean(seconds))
+        peak = sum(peak_memory(worker.pid) for worker in workers)
     for worker in workers:
         worker.communicate()
     return cores / statistics.median(walls), cores / statistics.median(busy), peak

@@ -20,9 +20,11 @@ AT_MOST = 16
 """Vectors: copies of the state, what runs showed without noise and with it, the draws, and sums over runs of noise."""
 
 PROBED = f"""
-import resource
 import torch
 from coalmine.probing.probe import probe
+
+def peak():  # kB; ru_maxrss begins at what the process that started this one held
+    return int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
 
 def grown(side):
     weight = torch.zeros(side, side)
@@ -34,11 +36,11 @@ def grown(side):
 
     rows = torch.randn(4, side), torch.randn(4, side)
     step(rows)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak()
     report = probe(step, state={{"weight": weight}}, batch=rows, clip_norm=1.0, noise_multiplier=1.0, divisor=8,
                    learning_rate=1.0, replays=20, tries=10)
     assert str(report.verdict) == "consistent", report.in_words()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    return peak() - before
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -47,12 +49,12 @@ print(grown({SIDE}) * 1024 / (4 * {SIDE}**2))
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the option is glibc's")
+@pytest.mark.skipif(sys.platform != "linux", reason="the option is glibc's, the peak Linux's")
 def test_a_probe_takes_a_few_vectors_as_long_as_the_parameters():
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", PROBED], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) <= AT_MOST
+    assert 2 <= float(done.stdout) <= AT_MOST  # at least what was there before, and now
 
 
 @pytest.mark.parametrize("numbers", [1, 1000, 300_001])

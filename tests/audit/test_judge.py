@@ -224,11 +224,25 @@ def test_a_control_that_stays_green_makes_it_inconclusive():
     assert "positive control was not caught" in words(found)
 
 
-def test_a_control_shows_that_a_weak_attack_is_not_blind():
-    weak = evidence(shift=0.0)
-    assert verdict(weak)[0].outcome is Outcome.INCONCLUSIVE
-    found, _ = verdict(dataclasses.replace(weak, control=evidence(noise=0.5, seed=1)))
-    assert found.outcome is Outcome.CONSISTENT
+@pytest.mark.parametrize("noise", [0.5, 0.3, 1e-9])
+def test_a_training_that_shows_nothing_of_what_its_control_does_is_not_consistent(noise):
+    """It may never have looked at the rows that it was given: half the noise shows d′ = 2, so all of it shows 1."""
+    nothing = evidence(shift=0.0)
+    assert verdict(nothing)[0].outcome is Outcome.INCONCLUSIVE
+    found, (how,) = verdict(dataclasses.replace(nothing, control=evidence(noise=noise, seed=1)))
+    assert (found.outcome, how.control) == (Outcome.INCONCLUSIVE, True)
+    assert "see that the training uses the rows that it is given" in words(found)
+
+
+def test_a_right_training_is_not_doubted_beside_its_control():
+    """With few trials too, and with a score that sees half of what there is."""
+    found = [
+        verdict(evidence(trials=80, shift=shift, seed=seed, control=evidence(trials=80, noise=0.1, seed=1)))[1][0]
+        for seed in range(100)
+        for shift in (1.0, 0.5)
+    ]
+    assert all(how.control for how in found)
+    assert sum(bool(how.doubts) for how in found) <= 4
 
 
 def test_a_control_does_not_save_a_claim_that_is_refuted():

@@ -48,6 +48,8 @@ _NO_CONTROL = (
 """A training of a user's own: nobody but the control knows what the scores would be with less noise."""
 _SURELY = 1.645
 """Standard errors that are allowed for the chance of the trials."""
+_SAME = 1 / 3
+"""An attack that sees less than this part of what its control leads to expect is not the one that caught it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -297,7 +299,7 @@ def _separation(scores: Scores) -> float:
 
 
 def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: float, caught: bool) -> list[str]:
-    """Why an attack that refutes nothing says nothing. One that has ``caught`` its control is not blind."""
+    """Why an attack that refutes nothing says nothing; one that has ``caught`` its control is held to what it saw."""
     doubts, failed = [], one.failed
     worlds = scores.world0.size, scores.world1.size
     if any(failed):
@@ -345,9 +347,28 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
                 f"{_WORDS[least_share(claim)]} of the noise this attack would have refuted it with probability "
                 f"{_percent(chance)} only; use a stronger score or canary, or ask for more trials{_or_a_control(one)}"
             )
+    elif caught and one.control is not None and not doubts:
+        doubts += _other_than(one.control, _separation(scores), allowed, worlds)
     if not doubts and one.control is None and not one.attack.powers:
         doubts.append(_NO_CONTROL)
     return doubts
+
+
+def _other_than(control: Evidence, separation: float, allowed: float, worlds: tuple[int, int]) -> list[str]:
+    """A doubt where the scores are far closer together than those of a control that was caught lead to expect.
+
+    With a share s of the noise scores are at most about 1/s times as far apart, and a training as claimed shows no more
+    than the claim allows: min(allowed, s·d′ of the control) is expected, with s = 1/2 for a twin of unknown noise.
+    """
+    seen = _separation(scores_of(control.trials))
+    expected = min(allowed, (control.attack.control or HALF) * seen)
+    if not _weak(separation, expected, worlds, part=_SAME):
+        return []
+    return [
+        f"the scores are d′ = {separation:.2f} apart, those of the control {seen:.2f}, by which a training as claimed "
+        f"is expected to show about {expected:.2f}: see that the training uses the rows that it is given and is scored "
+        "as the control is, or take a control that is less broken, say the same training with half of its noise"
+    ]
 
 
 def _or_a_control(one: Evidence) -> str:
@@ -359,10 +380,10 @@ def _or_a_control(one: Evidence) -> str:
     return ", or hand over a broken twin of the training as a control, which shows what it can refute"
 
 
-def _weak(separation: float, allowed: float, worlds: tuple[int, int]) -> bool:
+def _weak(separation: float, allowed: float, worlds: tuple[int, int], *, part: float = _PART) -> bool:
     """Whether an attack is much weaker than the best that the claim allows, and not by the chance of these trials."""
     error = math.sqrt((1.0 / worlds[0] + 1.0 / worlds[1]) * (1.0 + separation**2 / 8.0))
-    return math.isfinite(allowed) and separation + _SURELY * error <= _PART * allowed
+    return math.isfinite(allowed) and separation + _SURELY * error <= part * allowed
 
 
 def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int, level: float) -> float:

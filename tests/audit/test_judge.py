@@ -224,6 +224,17 @@ def test_a_control_that_stays_green_makes_it_inconclusive():
     assert "positive control was not caught" in words(found)
 
 
+@pytest.mark.parametrize("lost", [(0, 500), (500, 0), (0, 150), (150, 150)])
+def test_a_control_that_fails_is_not_caught(lost):
+    """Failing in one world alone refutes any claim, and says nothing about the attack."""
+    broken = evidence(noise=0.5, seed=1, lost=lost)
+    found, (how,) = verdict(evidence(control=broken))
+    assert (found.outcome, how.control) == (Outcome.INCONCLUSIVE, False)
+    assert re.search(r"of the positive control \d+ of \d+ trainings failed", words(found))
+    few, (how,) = verdict(evidence(control=evidence(noise=0.5, seed=1, lost=(2, 1))))
+    assert (few.outcome, how.control) == (Outcome.CONSISTENT, True)
+
+
 @pytest.mark.parametrize("noise", [0.5, 0.3, 1e-9])
 def test_a_training_that_shows_nothing_of_what_its_control_does_is_not_consistent(noise):
     """It may never have looked at the rows that it was given: half the noise shows d′ = 2, so all of it shows 1."""

@@ -51,6 +51,22 @@ def gpu(dataset, seed):
     return float(os.environ["CUDA_VISIBLE_DEVICES"])
 
 
+MODEL = np.zeros(1)
+LOADED = []
+
+
+def train_goes_on(dataset, seed):
+    """The model is made once, and every training goes on from the last."""
+    MODEL[:] = 0.9 * MODEL + train(dataset, seed)
+    return MODEL[0]
+
+
+def train_that_loads_once(dataset, seed):
+    if not LOADED:
+        LOADED.append(np.ones(3))
+    return train(dataset, seed) * LOADED[0].mean()
+
+
 CALLS = []
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import own_functions as own
+import pandas
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -218,6 +219,23 @@ def test_a_training_that_raises_fails_its_trial_with_its_reason(tmp_path):
     assert any("ValueError" in note for note in result.strongest.notes)
 
 
+@pytest.mark.parametrize("options", [{}, {"workers": 1}])
+def test_a_training_that_goes_on_from_the_last_one_stops_the_game(tmp_path, options, monkeypatch):
+    monkeypatch.setattr(own, "MODEL", np.zeros(1))
+    with pytest.raises(GameStoppedError, match=r"leave something behind for the next one \(own_functions.MODEL\)"):
+        play(tmp_path, own.train_goes_on, **options)
+
+
+def test_what_no_training_reads_may_be_named_and_what_is_loaded_once_is_no_matter(tmp_path):
+    play(tmp_path, own.train_goes_on, depends_on={"own_functions.MODEL": "unused"})
+    play(tmp_path, own.train_that_loads_once)
+
+
+def test_a_control_that_fails_is_called_one(tmp_path):
+    with pytest.raises(GameStoppedError, match="control raised ValueError"):
+        play(tmp_path, own.right, control=own.train_raises)
+
+
 def test_nan_scores_fail_their_trials(tmp_path):
     assert sum(play(tmp_path, functools.partial(own.train, sigma=1.0), own.score_nan_sometimes).strongest.failed) > 0
 
@@ -410,6 +428,13 @@ def test_neighbours_of_hugging_face_data_sets():
         ((np.zeros(3), 1.0), {"relation": "replace", "copies": 2}, "copies = 2 is not allowed"),
         ((np.zeros(3), 1.0), {"relation": "swap"}, "relation = 'swap' is not allowed"),
         ((np.zeros(3), 1.0), {"copies": 0}, "copies = 0 is not allowed"),
+        ((np.zeros(3, dtype=int), 0.9), {}, "canary = 0.9 becomes 0 among rows of int64"),
+        ((torch.zeros(3, dtype=torch.long), 0.9), {}, "canary = 0.9 becomes 0.0 among rows of torch.int64"),
+        (((np.zeros((3, 2)), np.zeros(3, dtype=int)), ([1.0, 1.0], 0.7)), {}, "canary = 0.7 becomes 0"),
+        ((np.array(["a", "bb"]), "longer"), {}, "canary = 'longer' becomes 'lo'"),
+        ((np.zeros(3, dtype=np.float16), 1e6), {}, "becomes inf among rows of float16"),
+        ((np.zeros(3, dtype=np.uint8), 300), {"relation": "replace"}, "canary does not fit the data set"),
+        ((pandas.DataFrame({"age": [1, 2]}), {"age": 0.5}), {}, "canary = 0.5 becomes 0 among rows of int64"),
     ],
 )
 def test_neighbours_names_bad_input(arguments, options, words):

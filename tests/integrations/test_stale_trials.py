@@ -27,7 +27,7 @@ from coalmine.integrations.content import content_hash
 
 PROJECT = {
     "mine.py": '''
-import dataclasses, functools, importlib, logging, os
+import dataclasses, functools, importlib, logging, os, sys
 import numpy as np
 import torch
 import helper, pkg.sub, wave
@@ -74,6 +74,7 @@ def fit(dataset, seed, *, extra=1.0):
     log.debug("training")
     rates = [SIGMA, globals()["HIDDEN"], settings.sigma, slots.sigma, record.sigma, several["a"][0].sigma, maker()]
     rates += [Config.sigma, Config.table["a"][0], Child().noise, helper.SIGMA, STARRED, pkg.sub.RATE, near.RATE]
+    rates += [len(sys.argv), float(os.environb.get(b"OUR_BYTES", b"1"))]
     rates += [wave.RATE, lazy.RATE, late.RATE, float(os.environ.get("OUR_NOISE", "1")), extra, getattr(helper, "TOO")]
     if os.environ.get("OUR_FILE"):
         with open(os.environ["OUR_FILE"]) as file:
@@ -298,6 +299,8 @@ STALE = {
     "another version of a package that a package requires": other_version,
     "another version of Python": swapped(platform, "python_version", lambda: "3.99.0"),
     "another variable of the environment": other_environment,
+    "another variable of the environment, as bytes": lambda p: (dict, lambda: p.patch.setenv("OUR_BYTES", "2")),
+    "other arguments of the program": swapped(sys, "argv", ["program", "--fast"]),
     "a file that is read and named": read_file(named=True),
     "another default type of torch": lambda p: (dict, lambda: p.patch.setattr(torch, "get_default_dtype", float)),
     "something that the user names": given(
@@ -367,14 +370,15 @@ def test_the_table_is_as_long_as_we_say():
     assert len(NEUTRAL) >= 10
 
 
-def test_another_process_and_another_folder_give_the_same_identity(project, tmp_path):
+def test_another_process_and_another_folder_give_the_same_identity(project, tmp_path, monkeypatch):
     """The order of a set of texts changes from process to process, and the project may be moved."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import mine\n"
+        "import sys; sys.path.insert(0, sys.argv.pop()); import mine\n"
         "from coalmine.integrations.identity import followed\n"
         "from coalmine.integrations.content import content_hash\n"
         "print(content_hash(followed('train', mine.train).identity))"
     )
+    monkeypatch.setattr(sys, "argv", ["another program"])
     project.edit("mine.py", "(seed in {1, 2, 3})", "('a' in {'a', 'b', 'c', 'd', 'e'})")
     moved = tmp_path.parent / f"{tmp_path.name}-moved"
     moved.mkdir()

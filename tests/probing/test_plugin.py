@@ -134,6 +134,19 @@ def test_too_slow(coalmine):
     coalmine.check_accountant(slow, ran=RAN)
 
 
+def test_nothing_is_checked(coalmine):
+    pass
+
+
+@pytest.mark.coalmine(claim=RAN)
+def test_nothing_is_asked_for():
+    pass
+
+
+def test_skipped(coalmine):
+    pytest.skip("no data")
+
+
 @pytest.mark.coalmine(patience=3)
 def test_unknown_option(coalmine):
     raise AssertionError("not reached")
@@ -165,8 +178,10 @@ def test_checks_pass_and_fail_as_they_should(pytester):
         "test_audit_wrong",
         "test_too_slow",
         "test_unknown_option",
+        "test_nothing_is_checked",
+        "test_nothing_is_asked_for",
     }
-    assert len(outcomes) == 14
+    assert len(outcomes) == 17
     words = {one.get("name"): one.get("value") for one in outcomes["test_sampler_wrong"].iter("property")}
     assert words["coalmine.probe_sampler.verdict"] == "refuted"
     assert "wrong sample rate" in words["coalmine.probe_sampler"]

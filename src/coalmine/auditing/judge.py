@@ -185,7 +185,8 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
     share, power = _could_refute(claim, one.trials, copies=copies, level=each, added=_in_order(one, claim))
     control = None
     if one.control is not None:
-        control = any(test.refuted for test in _tested(one.control, claim=claim, level=level)[0].values())
+        # By its scores alone: a twin that fails shows what failing gives away, and nothing about the attack.
+        control = _tested(one.control, claim=claim, level=level)[0]["scores"].refuted and not _failing(one.control)
     return Judgement(
         refuted=any(test.refuted for test in found.values()),
         level=each,
@@ -300,17 +301,7 @@ def _separation(scores: Scores) -> float:
 
 def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: float, caught: bool) -> list[str]:
     """Why an attack that refutes nothing says nothing; one that has ``caught`` its control is held to what it saw."""
-    doubts, failed = [], one.failed
-    worlds = scores.world0.size, scores.world1.size
-    if any(failed):
-        table = [[failed[0], worlds[0] - failed[0]], [failed[1], worlds[1] - failed[1]]]
-        if stats.fisher_exact(table).pvalue < _BLIND:
-            doubts.append(
-                f"{failed[0]} of {worlds[0]} trainings failed in world 0 and {failed[1]} of {worlds[1]} in world 1: "
-                "whether a training fails depends on the world, and that leaks by itself"
-            )
-        elif sum(failed) > 0.1 * sum(worlds):
-            doubts.append(f"{sum(failed)} of {sum(worlds)} trainings failed")
+    doubts, worlds = _failing(one), (scores.world0.size, scores.world1.size)
     if np.ptp(np.concatenate([scores.world0, scores.world1])) == 0.0:
         doubts.append("every training has the same score: it tells nothing")
         return doubts
@@ -369,6 +360,20 @@ def _other_than(control: Evidence, separation: float, allowed: float, worlds: tu
         f"is expected to show about {expected:.2f}: see that the training uses the rows that it is given and is scored "
         "as the control is, or take a control that is less broken, say the same training with half of its noise"
     ]
+
+
+def _failing(one: Evidence) -> list[str]:
+    """A doubt where failures depend on the world, or are many."""
+    failed, worlds = one.failed, np.bincount(one.trials.world, minlength=2)
+    table = [[failed[0], worlds[0] - failed[0]], [failed[1], worlds[1] - failed[1]]]
+    if any(failed) and stats.fisher_exact(table).pvalue < _BLIND:
+        return [
+            f"{failed[0]} of {worlds[0]} trainings failed in world 0 and {failed[1]} of {worlds[1]} in world 1: "
+            "whether a training fails depends on the world, and that leaks by itself"
+        ]
+    if sum(failed) > 0.1 * len(one.trials):
+        return [f"{sum(failed)} of {len(one.trials)} trainings failed"]
+    return []
 
 
 def _or_a_control(one: Evidence) -> str:
@@ -435,8 +440,7 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
             )
         if how.control:
             reasons.append(f"the positive control was caught: {one.attack.label} refuted the claim for {_twin(one)}")
-        else:
-            reasons += _strength(how, claim, copies=one.attack.copies_under(claim.relation))
+        reasons += _strength(one, how, claim)
         return Verdict(outcome=Outcome.CONSISTENT, confidence=confidence, reasons=tuple(reasons), power=power)
     return Verdict(
         outcome=Outcome.INCONCLUSIVE,
@@ -500,15 +504,19 @@ def _against(one: Evidence, how: Judgement, claim: Claim) -> str:
     return words
 
 
-def _strength(how: Judgement, claim: Claim, *, copies: int) -> list[str]:
+def _strength(one: Evidence, how: Judgement, claim: Claim) -> list[str]:
     """A word about an attack that is much weaker than the best that the claim allows."""
+    if one.design is not None or (how.control and one.control is not None and one.control.attack.control >= HALF):
+        return []  # half the noise was seen by this very attack
+    copies = one.attack.copies_under(claim.relation)
     allowed = _allowed(claim, copies)
     if not math.isfinite(allowed) or how.separation > _PART * allowed:
         return []
     rows = "" if copies == 1 else f" for {copies} rows"
     return [
         f"its scores were d′ = {how.separation:.2f} apart where the claim allows about {allowed:.2f}{rows}: this "
-        "attack sees only a part of a fault, so a control would tell more"
+        "attack sees only a part of a fault, so "
+        + ("a smaller fault than the control's may stay unseen" if how.control else "a control would tell more")
     ]
 
 
@@ -522,8 +530,10 @@ def _open(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Cl
     for one, how in zip(evidence, found, strict=True):
         for doubt in how.doubts:
             same.setdefault(doubt, []).append(one.attack.label)
-        if how.control is False:
-            words = f"the positive control was not caught: the claim was not refuted for {_twin(one)} either"
+        if how.control is False and one.control is not None:
+            words = "; ".join(f"of the positive control {doubt}" for doubt in _failing(one.control)) or (
+                f"the positive control was not caught: the claim was not refuted for {_twin(one)} either"
+            )
             same.setdefault(words, []).append(one.attack.label)
     return reasons + [f"{', '.join(labels)}: {words}" for words, labels in same.items()]
 

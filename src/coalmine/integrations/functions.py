@@ -252,13 +252,14 @@ def own_tasks(
     named = _by_role(train, scoring, control)
     known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=_named(depends_on))
     found = []
-    for function in trainings:
+    for role, function in zip(("train", "control"), trainings, strict=False):
         who = _identity(function, scoring, worlds, built, content, known, seed=seed)
         found.append(
             FunctionTask(
                 fingerprint=fingerprint(who),
                 identity=who,
                 train=function,
+                role=role,
                 scores=tuple(scoring.items()),
                 worlds=worlds if callable(worlds) else built,
                 contents=content,

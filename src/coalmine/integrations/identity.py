@@ -174,7 +174,7 @@ class _Values:
             self.found[where] = repr(value)
         elif isinstance(value, (Mapping, list, set)):
             self._container(where, value)
-        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType, np.ufunc)):
+        elif isinstance(value, (types.BuiltinFunctionType, types.MethodWrapperType, np.ufunc)) or _is_cython(value):
             self._built_in(where, value)
         else:
             self._object(where, value)
@@ -244,6 +244,8 @@ class _Values:
                 self._read.add(asked)
                 self._variables(vars(module), module.__name__, names, names)
             return
+        if module is sys and "argv" in names:
+            self.found["sys.argv"] = content_hash(sys.argv[1:])
         for name in sorted(names & vars(module).keys()):
             value = vars(module)[name]
             if isinstance(value, _PLAIN) and is_own(value.__module__):
@@ -330,6 +332,11 @@ class _Values:
                 "functions at the top of a module, with numbers, text or arrays bound by functools.partial, or name "
                 f"what decides it, depends_on={{{where!r}: ...}}"
             ) from None
+
+
+def _is_cython(value: Any) -> bool:
+    """A function that Cython has compiled, such as ``numpy.random.default_rng``."""
+    return type(value).__name__ == "cython_function_or_method" and not is_own(value.__module__)
 
 
 def _is_torch_word(value: Any) -> bool:

@@ -15,6 +15,8 @@ from coalmine.integrations import identity, reads
 
 _checked: set[str] = set()
 """In a worker: the audits whose functions have been compared."""
+_left: dict[str, dict[str, str]] = {}
+"""The values that an audit's functions reach, as the first trainings in this process left them."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -51,10 +53,9 @@ class Known:
 
     def check_once(self) -> None:
         """In another process, before the first training changes anything: stop where a function is not the same."""
-        token = f"{self.process} {[found.identity for _, _, found in self.functions]}"
-        if os.getpid() == self.process or token in _checked:
+        if os.getpid() == self.process or self._token in _checked:
             return
-        _checked.add(token)
+        _checked.add(self._token)
         identity.main_name = self.main
         for name, function, expected in self.functions:
             try:
@@ -69,6 +70,29 @@ class Known:
                     "running program, or this machine has other code: bind it with functools.partial, play in this "
                     "process (Execution(engine='inline')), or install the same code on every machine"
                 )
+
+    def check_settled(self) -> None:
+        """Stop where trainings go on changing what they read: what one leaves there, the next begins with.
+
+        What the first trainings change once and for all (a file that is loaded when it is first needed) is no matter.
+        """
+        try:
+            found = [identity.followed(name, one, depends_on=self.depends_on).values for name, one, _ in self.functions]
+        except InvalidInputError:  # something without a content has come in: it cannot be compared
+            return
+        now = {place: value for values in found for place, value in values.items()}
+        before = _left.setdefault(self._token, now)
+        changed = sorted(place for place in now.keys() | before.keys() if now.get(place) != before.get(place))
+        if changed:
+            place = changed[0].partition(" [")[0]
+            raise GameStoppedError(
+                f"trainings leave something behind for the next one ({place}), so trials are not independent: make it "
+                f"anew in each training, or, if none reads it, name it: depends_on={{{place!r}: 'unused'}}"
+            )
+
+    @property
+    def _token(self) -> str:
+        return f"{self.process} {[found.identity for _, _, found in self.functions]}"
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[None]:

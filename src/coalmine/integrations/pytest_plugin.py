@@ -7,8 +7,8 @@
         coalmine.probe_sampler(make_loader())
 
 A check that refutes fails the test with its words, and so does one that is inconclusive, unless the marker or the call
-says ``allow_inconclusive=True``: a check that could not have found anything protects nobody. The words are kept in the
-JUnit file as properties of the test.
+says ``allow_inconclusive=True``: a check that could not have found anything protects nobody. So does a test that has
+the marker or the fixture and runs no check at all. The words are kept in the JUnit file as properties of the test.
 """
 
 from __future__ import annotations
@@ -34,6 +34,17 @@ _OPTIONS = ("claim", "time_limit", "allow_inconclusive")
 def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line("markers", _MARKER)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Fail a test that asks for checks and ran none."""
+    outcome: Any = yield
+    asked = any(one.name == "coalmine" for one in item.own_markers) or "coalmine" in getattr(item, "fixturenames", ())
+    ran = any(name.startswith("coalmine.") for name, _ in item.user_properties)
+    if asked and not ran and outcome.excinfo is None:
+        words = "this test ran none of the checks of the fixture coalmine (coalmine.probe, coalmine.audit, …)"
+        outcome.force_exception(pytest.fail.Exception(words, pytrace=False))
 
 
 class Checks:

@@ -23,6 +23,7 @@ from coalmine.integrations.content import file_hash
 
 _DEVELOPMENT = {"dev", "doc", "docs", "lint", "release", "test", "testing", "tests", "typing", "types"}
 """Extras of packages that are for those who write them."""
+_ENVIRONMENT = ("environ", "environb")
 
 
 @dataclasses.dataclass
@@ -86,20 +87,24 @@ class Texts:
                 yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1) if parts[0])
 
     def _read_environment(self, tree: ast.Module, file: Path) -> None:
-        """The variables that a text reads by ``os.environ[...]``, ``os.environ.get(...)`` and ``os.getenv(...)``."""
+        """The variables that a text reads by ``os.environ[...]``, ``os.environ.get(...)`` and ``os.getenv(...)``; as
+        bytes too (``os.environb``).
+        """
         inside: set[ast.AST] = set()
         for node in ast.walk(tree):
             key: list[ast.expr] | None = None
-            if isinstance(node, ast.Subscript) and _last_name(node.value) == "environ":
+            if isinstance(node, ast.Subscript) and _last_name(node.value) in _ENVIRONMENT:
                 inside.add(node.value)
                 key = [node.slice] if isinstance(node.ctx, ast.Load) else None
-            elif isinstance(node, ast.Call) and _last_name(node.func) == "getenv":
+            elif isinstance(node, ast.Call) and _last_name(node.func) in ("getenv", "getenvb"):
                 key = node.args[:1]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if _last_name(node.func.value) == "environ" and node.func.attr in ("get", "setdefault", "pop"):
+                if _last_name(node.func.value) in _ENVIRONMENT and node.func.attr in ("get", "setdefault", "pop"):
                     inside.add(node.func.value)
                     key = node.args[:1]
-            elif isinstance(node, (ast.Name, ast.Attribute)) and _last_name(node) == "environ" and node not in inside:
+            elif (
+                isinstance(node, (ast.Name, ast.Attribute)) and _last_name(node) in _ENVIRONMENT and node not in inside
+            ):
                 key = []
             if key is not None:
                 words = "reads the environment by a name that is computed"
@@ -109,8 +114,8 @@ class Texts:
 
     def _constant(self, arguments: list[ast.expr], part: str, words: str, file: Path) -> str:
         """A text that stands in the source; another one must be named."""
-        if arguments and isinstance(arguments[0], ast.Constant) and isinstance(arguments[0].value, str):
-            return arguments[0].value
+        if arguments and isinstance(arguments[0], ast.Constant) and isinstance(arguments[0].value, (str, bytes)):
+            return os.fsdecode(arguments[0].value)
         if part in self.named:
             return ""
         raise InvalidInputError(

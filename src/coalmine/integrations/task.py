@@ -66,7 +66,7 @@ class FunctionTask:
     With ``batched`` the function trains up to that many trials of one world in one call. With a ``timeout`` each call
     is watched by a thread outside Python, which ends the process when the time is up and leaves a note of where the
     training was. What exceptions say is kept in the store only with ``messages``: they may quote the data.
-    ``visible_gpu`` is the one GPU that its process may see.
+    ``visible_gpu`` is the one GPU that its process may see. ``role`` is what a message calls the training.
 
     A user's code may end its process, hang, or print: it has a process of its own, whatever the number of workers.
     """
@@ -82,6 +82,7 @@ class FunctionTask:
     threads: int | None = None
     timeout: float | None = None
     messages: bool = False
+    role: str = "train"
     visible_gpu: str | None = None
     device: str = "cpu"
     separate: bool = True
@@ -121,7 +122,11 @@ class FunctionTask:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.visible_gpu
         with _limited(self.threads):
             trained = self._trained_together(np.concatenate(list(parts.values())), notes)
-            results = [self._part(name, part, trained, notes, stops=stops) for name, part in parts.items()]
+            results = []
+            for name, part in parts.items():
+                results.append(self._part(name, part, trained, notes, stops=stops))
+                if self.known is not None and len(results) in (1, len(parts)):
+                    self.known.check_settled()
         if contents(self._built) != self.contents:
             raise GameStoppedError(
                 f"{title(self.train)} or its score changed its data set in place, so trials are not independent: work "
@@ -158,10 +163,11 @@ class FunctionTask:
         """One call of a function that trains many."""
         seeds = np.array([seed_of(self.fingerprint, trial) for trial in trials], dtype=np.int64)
         with self._watched(trials[0], notes), _seeded(int(seeds[0])), self._reading(), _printing_elsewhere():
-            models = list(self._guarded("train", self.train, dataset, seeds))
+            models = list(self._guarded(self.role, self.train, dataset, seeds))
         if len(models) != len(trials):
             raise GameStoppedError(
-                f"train = {title(self.train)} gave {len(models)} models for {len(trials)} seeds: expected one for each"
+                f"{self.role} = {title(self.train)} gave {len(models)} models for {len(trials)} seeds: expected one "
+                "for each"
             )
         return models
 
@@ -203,9 +209,9 @@ class FunctionTask:
             if trial in trained:
                 model = trained[trial]
             elif self.batched is not None:
-                [model] = self._guarded("train", self.train, dataset, np.array([seed]))
+                [model] = self._guarded(self.role, self.train, dataset, np.array([seed]))
             else:
-                model = self._guarded("train", self.train, dataset, seed)
+                model = self._guarded(self.role, self.train, dataset, seed)
             values = [
                 self._guarded(name, score, *((model, canary) if wants_canary(score) else (model,)))
                 for name, score in self.scores

@@ -149,9 +149,26 @@ def _in_a_frame(data: Any, canary: Any, *, relation: Relation, copies: int, row:
         new = type(data)([values] * copies, schema=data.schema)
         return type(data).vstack(data[:place], new).vstack(data[place + 1 :])
     new = type(data)([values] * copies).astype(data.dtypes.to_dict())
+    for name, value in values.items():
+        _check_kept(new[name].to_numpy()[0], value, data.dtypes[name])
     pandas = sys.modules["pandas"]
     parts = [data.iloc[:place], new, data.iloc[place + 1 :]]
     return pandas.concat([one for one in parts if len(one)], ignore_index=True)
+
+
+def _check_kept(kept: Any, canary: Any, kind: Any) -> None:
+    """Refuse a canary that its data set cannot hold: 0.9 among whole numbers would become 0, another row."""
+    given = canary.detach().cpu().double().numpy() if hasattr(canary, "detach") else np.asarray(canary)
+    stored = np.asarray(kept)
+    if given.dtype.kind in "biuf" and stored.dtype.kind in "biuf":
+        close = np.allclose(stored.ravel().astype(float), given.ravel().astype(float), rtol=1e-2, equal_nan=True)
+    else:
+        close = bool(np.all(stored.ravel() == given.ravel()))
+    if not close:
+        raise InvalidInputError(
+            f"canary = {canary!r} becomes {stored.tolist()!r} among rows of {kind}: expected a row that the data set "
+            "can hold, or a data set of another type (data.astype(float))"
+        )
 
 
 def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
@@ -170,23 +187,29 @@ def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: in
             return [canary if index == row % rows else one for index, one in enumerate(data)]
         if torch is not None and isinstance(data, torch.Tensor):
             one = torch.as_tensor(canary, dtype=data.dtype, device=data.device).reshape(data.shape[1:])
+            _check_kept(one.cpu().double().numpy(), canary, data.dtype)
             if relation is Relation.ADD_REMOVE:
                 return torch.cat([data, one.expand(copies, *data.shape[1:])])
             changed: Any = data.clone()
         elif library("jax", data, "Array"):
             jnp = sys.modules["jax.numpy"]
             one = jnp.asarray(canary, dtype=data.dtype).reshape(data.shape[1:])
+            _check_kept(np.asarray(one), canary, data.dtype)
             if relation is Relation.REPLACE:
                 return data.at[row].set(one)
             return jnp.concatenate([data, jnp.broadcast_to(one, (copies, *data.shape[1:]))])
         else:
-            one = np.asarray(canary, dtype=data.dtype).reshape(data.shape[1:])
+            with np.errstate(over="ignore"):
+                one = np.asarray(canary, dtype=data.dtype).reshape(data.shape[1:])
+            _check_kept(one, canary, data.dtype)
             if relation is Relation.ADD_REMOVE:
                 return np.concatenate([data, np.broadcast_to(one, (copies, *data.shape[1:]))])
             changed = data.copy()
         changed[row] = one
         return changed
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+    except InvalidInputError:
+        raise
+    except (AttributeError, OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise InvalidInputError(
             f"canary does not fit the data set ({error}): expected one row of an array, a tensor, a TensorDataset, a "
             "list or a tuple of these; build other data sets yourself and give both as worlds"

@@ -44,7 +44,8 @@ def epsilon(mechanism: DpSgd, *, delta: float, analysis: str = "pld") -> Guarant
     delta = _validate.open_unit("delta", delta)
     analysis = _validate.choice("analysis", analysis, ANALYSES)
     if mechanism.sampling is Sampling.SHUFFLE:
-        raise _shuffle_refusal(f"ε = {shuffle_epsilon(mechanism, delta=delta).epsilon:.6g} at δ = {delta:g}")
+        holds = shuffle_epsilon(mechanism, delta=delta).epsilon
+        raise _shuffle_refusal(f"ε = {_validate.rounded_up(holds)} at δ = {delta:g}")
     note: tuple[str, ...] = ()
     if mechanism.sample_rate == 0.0:
         value = 0.0
@@ -101,7 +102,8 @@ def delta(mechanism: DpSgd, *, epsilon: float, analysis: str = "pld") -> Guarant
     epsilon = _validate.non_negative("epsilon", epsilon)
     analysis = _validate.choice("analysis", analysis, ANALYSES)
     if mechanism.sampling is Sampling.SHUFFLE:
-        raise _shuffle_refusal(f"δ = {shuffle_delta(mechanism, epsilon=epsilon).delta:.6g} at ε = {epsilon:g}")
+        holds = shuffle_delta(mechanism, epsilon=epsilon).delta
+        raise _shuffle_refusal(f"δ = {_validate.rounded_up(holds)} at ε = {epsilon:g}")
     if mechanism.sample_rate == 0.0:
         value = 0.0
     elif analysis == "rdp":

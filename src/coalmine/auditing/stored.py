@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine import _validate
 from coalmine.auditing import persons
 from coalmine.auditing.config import AuditConfig, FunctionConfig
 from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
@@ -167,8 +168,9 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
             outcome=Outcome.INCONCLUSIVE,
             confidence=verdict.confidence,
             reasons=(
-                f"{strongest.label} proves ε ≥ {strongest.bound.epsilon:.3g}, more than is claimed, although the test "
-                "of the claim as a whole does not refute it: one of the two errs by chance, and more trials will tell",
+                f"{strongest.label} proves ε ≥ {_validate.rounded_down(strongest.bound.epsilon, 3)}, more than is "
+                "claimed, although the test of the claim as a whole does not refute it: one of the two errs by chance, "
+                "and more trials will tell",
             ),
         )
     promised = claimed if record.subject.guarantee is None else record.subject.guarantee.epsilon

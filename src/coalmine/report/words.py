@@ -57,14 +57,26 @@ def up(value: float, digits: int = 2) -> str:
     return _rounded(value, digits, ROUND_CEILING)
 
 
-def rarely(chance: float) -> str:
-    """A chance rounded up to two digits that count, however small it is.
+def up_percent(value: float, digits: int = 1) -> str:
+    """A share in per cent, rounded up: a hundred times the very number, which its product may be just above.
 
-    >>> rarely(8.71e-5), rarely(0.588), rarely(0.0)
-    ('8.8e-05', '0.59', '0')
+    >>> up_percent(0.55), up_percent(0.9002), up_percent(0.55000001, 2)
+    ('55.0', '90.1', '55.01')
     """
-    exact = Decimal(repr(float(chance)))
-    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)):g}"
+    return f"{(100 * Decimal(repr(float(value)))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING):f}"
+
+
+def percent(chance: float) -> str:
+    """A chance in per cent, rounded up to two digits that count.
+
+    >>> percent(2.59e-5), percent(0.588), percent(1.0)
+    ('0.0026%', '59%', '100%')
+    """
+    exact = 100 * Decimal(repr(float(chance)))
+    if exact == 0:
+        return "0%"
+    shown = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)
+    return f"{shown.normalize():f}%" if shown >= Decimal("1e-6") else f"{float(shown):g}%"
 
 
 def near(value: float, digits: int = 2) -> str:
@@ -104,6 +116,26 @@ def limit(text: str, *, within: str, beyond: str) -> str:
     """
     shown = share(text)
     return (beyond if shown == _NEAR_ALL else within).format(shown)
+
+
+def for_one_person(*, advantage: float, belief: float, exceeded: float) -> str:
+    """What is proved about the guesses and the belief of someone who starts at even odds.
+
+    The share of trainings beyond (``exceeded``) belongs to this very limit and to no other: where the limit is too near
+    to certainty to be shown, no share is either.
+    """
+    within = "They become at most {} sure that it was"
+    if exceeded > 0.0:
+        within += f", except in at most {percent(exceeded)} of all trainings with it"
+    beyond = "What is proved hardly limits how sure they become: they may be {} sure that it was"
+    sure = limit(up_percent(belief), within=within, beyond=beyond)
+    if exceeded >= 1.0:
+        sure = "How sure they become is not limited by this ε: any training with it may end beyond"
+    return (
+        "For one person: someone who knows all of the training data except whether one person's row was in it, and "
+        f"starts at even odds, guesses right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random "
+        f"guessing; advantage {up(advantage, 4)}). {sure}."
+    )
 
 
 def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:

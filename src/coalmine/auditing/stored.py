@@ -205,9 +205,9 @@ def conclude_and_keep(store: Store, record: AuditRecord) -> AuditResult:
 def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str, Any]:
     """How an audit ended, in a few numbers, and the trials that say so.
 
-    Where nothing is proved on the data at hand, or in the worst case, because nobody tried, that number is None.
+    Where nothing is proved on the data at hand, or on data that was chosen, because nobody tried, that number is None.
     """
-    best = {"on_data": result.on_data, "worst_case": result.worst_case}
+    best = {"on_data": result.on_data, "on_chosen_data": result.on_chosen_data}
     found: dict[str, Any] = plain(
         {
             "coalmine": versions()["coalmine"],
@@ -215,6 +215,7 @@ def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str,
             "outcome": result.verdict.outcome.value,
             "claim": result.claim_epsilon,
             "proved": {name: None if one is None else one.bound.epsilon for name, one in best.items()},
+            "ceilings": {name: None if one is None else one.bound.ceiling for name, one in best.items()},
             "epsilon": result.strongest.bound.epsilon,
             "runs": {one.run: one.bound.epsilon for one in reversed(result.ranked)},
             "ceiling": result.verdict.ceiling,

@@ -1,5 +1,6 @@
 """The sentences of the report: signs by type, rounding to the safe side, and what a reader must be told."""
 
+import dataclasses
 import json
 import math
 import re
@@ -167,6 +168,25 @@ def test_the_data_at_hand_and_the_worst_case_are_two_numbers():
     weak = both_questions(mine=0.0)
     assert "on your data no attack proves any leakage; on a data set that the attacker chose" in words.verdict(weak)
     assert dict(words.headline(weak))["Your data"].startswith("nothing is proved")
+
+
+def test_chosen_data_that_proves_less_is_not_called_the_worst_case():
+    """The worst case covers your data too: what is proved there is proved of it."""
+    drawn = sample.adversary("malicious-dataset", mu=0.6, trials=400, seed=1, trained=False, chosen_data=True)
+    result = sample.result(sample.adversary("crafted-row", mu=3.0), drawn)
+    assert result.on_chosen_data.bound.epsilon < result.on_data.bound.epsilon
+    assert [name for name, _ in words.headline(result)] == ["Your data", "A data set that the attacker chose"]
+    for text in (words.verdict(result), str(words.headline(result)), figures.overview(result).title):
+        assert "worst case" not in text.lower()
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"),
+    [(0.4299, "ε ≥ 0.42"), (0.0031299, "ε ≥ 0.00312"), (3e-7, "nothing proved"), (0.0, "nothing proved")],
+)
+def test_what_is_next_to_nothing_is_not_said_to_be_proved(epsilon, text):
+    bound = dataclasses.replace(sample.standard_result().strongest.bound, epsilon=epsilon)
+    assert words.proved(bound) == text
 
 
 def test_one_question_has_one_number():

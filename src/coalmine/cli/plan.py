@@ -173,8 +173,8 @@ def _show(plans: list[Plan]) -> None:
     if first.attack_epsilon is None:
         attack = "an attack that makes no error"
         meaning = (
-            "By the method of its row, with as many trials in each world, no audit with fewer of them can refute the claim, "
-            "however strong the attack. A real attack needs more: say what it is worth with --attack-epsilon."
+            "By the method of its row, with as many trials in each world, no audit with fewer of them can refute the "
+            "claim, however strong the attack. A real attack needs more: say what it is worth with --attack-epsilon."
         )
     else:
         attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g}% of the time"

@@ -119,9 +119,9 @@ class Pages:
             return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}") + at_delta(row)
 
         def proved(row: Row) -> str:
-            """What is proved; at the claim's δ, which is named here where there is no claim."""
+            """What is proved; at the claim's δ, which is named here where the claim has none."""
             text = shown(row)
-            return text + at_delta(row) if text.startswith("ε") and claim(row) == "none" else text
+            return text + at_delta(row) if text.startswith("ε") and "δ" not in claim(row) else text
 
         def shown(row: Row) -> str:
             if row.entry.kind == "probe":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from coalmine._validate import counted
+from coalmine._validate import counted, rounded_up
 from coalmine.auditing.proof import METHODS
 from coalmine.records import EpsilonClaim, MechanismClaim, Outcome
 from coalmine.report import words
@@ -133,7 +133,7 @@ def subject(result: AuditResult) -> str:
     return (
         f"DP-SGD on {result.subject.name}: {known['rows']:,} rows, {known['parameters']:,} parameters, "
         f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, noise multiplier "
-        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}"
+        f"{rounded_up(known['noise multiplier'])}, clipping norm {known['clipping norm']:g}"
         + (f", started from {known['start']}" if "start" in known else "")
         + f"; {words.trials(result)}"
         + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")

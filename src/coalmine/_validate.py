@@ -11,6 +11,7 @@ import difflib
 import math
 import numbers
 from collections.abc import Callable, Collection, Iterable, Sized
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -238,6 +239,31 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     ('1 step', '2,500 steps', '3 canaries')
     """
     return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def rounded_up(value: float, digits: int = 6) -> str:
+    """An upper bound for a message, with so many digits that count: never rounded down.
+
+    >>> rounded_up(4.3771771), rounded_up(0.5), rounded_up(math.inf)
+    ('4.37718', '0.5', 'inf')
+    """
+    return _to_digits(value, digits, ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 6) -> str:
+    """A lower bound for a message, with so many digits that count: never rounded up.
+
+    >>> rounded_down(1.2399, 3), rounded_down(0.0)
+    ('1.23', '0')
+    """
+    return _to_digits(value, digits, ROUND_FLOOR)
+
+
+def _to_digits(value: float, digits: int, how: str) -> str:
+    exact = Decimal(repr(float(value)))
+    if exact and exact.is_finite():
+        exact = exact.quantize(Decimal(1).scaleb(exact.adjusted() + 1 - digits), rounding=how)
+    return f"{float(exact):.{digits}g}"
 
 
 def finite_vector(name: str, values: ArrayLike) -> NDArray[np.float64]:

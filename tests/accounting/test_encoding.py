@@ -34,9 +34,22 @@ def test_one_bit_a_step(q, steps, sigma, leaks, heuristic):
 def test_linear_is_the_standard_analysis():
     mechanism = DpSgd(sample_rate=0.1, noise_multiplier=0.612, steps=10)
     found = encoding.linear(mechanism, delta=1e-5)
-    assert found.epsilon == standard.epsilon(mechanism, delta=1e-5).epsilon
+    assert found.epsilon == standard.epsilon_at_least(mechanism, delta=1e-5)
+    assert found.standard * 0.999 < found.epsilon < found.standard == standard.epsilon(mechanism, delta=1e-5).epsilon
     assert found.heuristic == last_iterate.epsilon(mechanism, delta=1e-5).epsilon
     assert found.to_dict()["refutes_heuristic"]
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "delta"), [(0.1, 10.0, 1, 1e-15), (0.001, 1e5, 10_000_000, 1e-8), (0.01, 0.8, 1, 1e-5)]
+)
+def test_an_upper_bound_refutes_nothing(q, sigma, steps, delta):
+    """After one step the heuristic is exact; and with much noise the bounds are far apart."""
+    found = encoding.linear(DpSgd(sample_rate=q, noise_multiplier=sigma, steps=steps), delta=delta)
+    assert not found.refutes_heuristic
+    assert found.epsilon <= found.standard
+    if steps == 1:
+        assert found.epsilon <= found.heuristic + 1e-9
 
 
 def test_bad_input():

@@ -1,6 +1,7 @@
 """Privacy profiles over whole arrays: the library's numbers."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 from coalmine.accounting import _losses, standard
+from coalmine.errors import InvalidInputError
 from coalmine.records import DpSgd, Relation
 
 SETTINGS = [
@@ -51,3 +53,12 @@ def test_tiny_sampling_rates_are_accounted_for(rate, sigma):
         exact = rate * stats.norm.sf((cut - 1.0) / sigma) - (math.expm1(epsilon) + rate) * stats.norm.sf(cut / sigma)
         found = standard.delta(mechanism, epsilon=epsilon).delta
         assert exact * (1.0 - 1e-6) <= found <= 1.5 * exact + 1e-12
+
+
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.1, 0.001, 1_000_000), (0.5, 0.002, 10_000_000)])
+def test_the_noise_that_an_error_names_is_enough(q: float, sigma: float, steps: int) -> None:
+    with pytest.raises(InvalidInputError, match=f"noise_multiplier = {sigma}") as caught:
+        standard.epsilon(DpSgd(sample_rate=q, noise_multiplier=sigma, steps=steps), delta=1e-5)
+    named = float(re.search(r"at least ([\d.e-]+) here", str(caught.value)).group(1))  # type: ignore[union-attr]
+    assert sigma < named < 10.0 * sigma
+    assert standard.epsilon(DpSgd(sample_rate=q, noise_multiplier=named, steps=steps), delta=1e-5).epsilon > 1e6

@@ -291,5 +291,5 @@ def test_the_table_in_the_docs_is_what_the_code_gives() -> None:
     for data, theirs, sigma, ours in rows:
         q, steps = (250 / 6000, 576) if data == "FMNIST" else (250 / 10_000, 4000)
         found = standard.epsilon(mechanism(q, float(sigma), steps), delta=1e-5).epsilon
-        assert float(ours) == pytest.approx(found, abs=6e-4)
+        assert found <= float(ours) <= found + 1.001e-3  # rounded up
         assert found < float(theirs)

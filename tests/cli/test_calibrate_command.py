@@ -25,6 +25,16 @@ def test_epsilon_is_met_and_not_exceeded(capsys: pytest.CaptureFixture[str], ana
     assert again[analysis.replace("-", "_")]["epsilon"] == found.json["epsilon"]
 
 
+@pytest.mark.parametrize("epsilon", ["2", "0.7", "8"])
+def test_the_noise_as_printed_keeps_epsilon(capsys: pytest.CaptureFixture[str], epsilon: str) -> None:
+    for rate in ("0.1", "1"):
+        line = f"--delta 1e-5 --sample-rate {rate} --steps 20"
+        rows = run(capsys, f"calibrate --epsilon {epsilon} {line}").out.splitlines()
+        sigma = next(row.split()[0] for row in rows if "guarantee" in row)
+        found = run(capsys, f"account {line} --noise-multiplier {sigma} --json").json
+        assert float(epsilon) * 0.9999 <= found["standard"]["epsilon"] <= float(epsilon)
+
+
 def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(run(capsys, f"{EXAMPLE} --analysis last-iterate").out.split())
     assert "predicted, not promised" in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from cli_runner import assert_refused, run
 
@@ -26,8 +28,44 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(run(capsys, "choose --belief 0.9 --delta 0.01").out.split())
     assert "classical" in text
     assert "exact" in text
-    assert "90.00% sure" in text
+    assert "at most 90.0% sure" in text
+    assert "one row added or removed" in text
     assert "proved for epsilon up to 1 only" in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "training"),
+    [
+        ("--advantage 0.5", "--delta 1e-5 --steps 100 --sample-rate 0.05"),
+        ("--belief 0.9", "--delta 1e-3 --steps 20 --sample-rate 0.1"),
+        ("--belief 0.55", "--delta 0.01 --steps 3"),
+    ],
+)
+def test_every_epsilon_stands_beside_a_noise_that_keeps_it(
+    capsys: pytest.CaptureFixture[str], asked: str, training: str
+) -> None:
+    """``account`` at the noise as it is printed has no larger ε, advantage or share of trainings beyond."""
+    out = run(capsys, f"choose {asked} {training}").out
+    exact = run(capsys, f"choose {asked} {training} --json").json
+    assert exact["relation"] == "add_remove"
+    rate = "" if "--sample-rate" in training else " --sample-rate 1 --sampling full"
+    for row in out.splitlines():
+        name, *cells = row.split() or [""]
+        if name not in ("classical", "exact") or len(cells) < 4:
+            continue
+        sigma, epsilon, advantage = map(float, cells[:3])
+        found = run(capsys, f"account {training}{rate} --noise-multiplier {sigma} --json").json
+        assert found["standard"]["epsilon"] <= epsilon <= found["standard"]["epsilon"] * 1.001 + 1e-4
+        assert found["advantage"] <= advantage <= found["advantage"] + 2e-4
+        assert exact["noise_multiplier"][name] <= sigma
+        assert exact["actual_epsilon"][name] <= epsilon
+    text = " ".join(out.split())
+    assert f"With the exact noise ε is at most {_up(exact['actual_epsilon']['exact'])} at" in text
+    assert "nothing sampled" in text
+
+
+def _up(value: float) -> str:
+    return f"{math.ceil(value * 1e4) / 1e4:.4f}"
 
 
 @pytest.mark.parametrize(

@@ -54,13 +54,32 @@ def test_the_other_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert one_bit["threshold"] == 2.5
     assert one_bit["refutes_heuristic"]
     linear = run(capsys, f"{line} --example linear --json").json
-    assert linear["epsilon"] == linear["standard"] > one_bit["epsilon"]
+    assert linear["standard"] > linear["epsilon"] > one_bit["epsilon"]
+    assert linear["epsilon"] == pytest.approx(linear["standard"], rel=1e-3)
     assert "does not hold for chosen data" in " ".join(run(capsys, f"{line} --example linear").out.split())
     zeroing = run(capsys, f"{line} --example zeroing --json").json
-    assert zeroing == run(capsys, f"{line} --regularizer 1 --json").json
+    assert zeroing == {**run(capsys, f"{line} --regularizer 1 --json").json, "example": "zeroing"}
+    assert "forgets all but the last step" in " ".join(run(capsys, f"{line} --example zeroing").out.split())
+    assert (one_bit["example"], linear["example"]) == ("one-bit", "linear")
     # Where one bit is too little: q = 0.1, 100 steps, noise for ε = 8.
     many = "counterexample --sample-rate 0.1 --noise-multiplier 0.936 --steps 100 --delta 1e-5 --example one-bit"
     assert "not exceeded by one bit a step" in " ".join(run(capsys, many).out.split())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--steps 1 --sample-rate 0.1 --noise-multiplier 10 --delta 1e-15",  # one step: the heuristic is exact
+        "--steps 10000000 --sample-rate 0.001 --noise-multiplier 100000 --delta 1e-8",
+    ],
+)
+def test_an_upper_bound_is_not_called_a_leak(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    text = " ".join(run(capsys, f"counterexample --example linear {line}").out.split())
+    assert "leaks at least" in text
+    assert "promises at most" in text
+    assert "not shown to leak more" in text
+    assert "one bit a step" not in text
+    assert "more than it says (" not in " ".join(run(capsys, f"account {line}").out.split())
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,20 @@ def test_attack_of_a_stated_worth(capsys):
     assert 5 < sup["trials"] < fixed["trials"] < 500
 
 
+def test_what_fewer_trials_cannot_do_is_said_of_the_method(capsys):
+    _, out, _ = run(capsys, "--epsilon", 4, "--delta", "1e-5")
+    text = " ".join(out.split())
+    assert "By the method of its row, with as many trials in each world, no audit with fewer" in text
+
+
+def test_no_number_of_trials_is_not_that_many(capsys):
+    _, out, _ = run(capsys, "--epsilon", 1, "--delta", "1e-5", "--attack-epsilon", 1.0001, "--method", "gdp")
+    text = " ".join(out.split())
+    assert "more than 1000000" in text
+    assert "None of the numbers of trials that were tried is enough" in text
+    assert "With that many trials" not in text
+
+
 def test_people_get_a_table(capsys):
     code, out, _ = run(capsys, "--epsilon", 2, "--delta", "1e-5", "--method", "clopper-pearson")
     assert code == 0

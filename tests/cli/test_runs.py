@@ -1,5 +1,7 @@
 """coalmine runs: list, show, resume, remove."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from cli_runner import assert_refused, run
@@ -46,6 +48,17 @@ def test_list_json_names_the_runs_of_the_audit(capsys, audited):
     assert [one["run"] for one in listed] == [one["run"] for one in audited["adversaries"]]
     assert listed[1]["adversary"] == {"name": "clipbkd", "copies": 4}
     assert [one["trials"] for one in listed] == [32, 32]
+
+
+def test_show_takes_the_name_of_an_audit(capsys, audited):
+    run(capsys, "audit tiny.toml --workers 1 --name both")
+    runs = [one["run"] for one in audited["adversaries"]]
+    several = run(capsys, "runs show both")
+    assert several.code == 2
+    assert all(one[:12] in several.err for one in runs)
+    Path("tiny.toml").write_text(TINY.split('[[adversary]]\nname = "clipbkd"')[0])
+    run(capsys, "audit tiny.toml --workers 1 --name single")
+    assert run(capsys, "runs show single --json").json["run"] == runs[0]
 
 
 def test_show(capsys, audited):

@@ -53,7 +53,7 @@ def test_the_page_has_all_its_parts_in_order(page):
     parts = [
         "Consistent: nothing here contradicts the guarantee ε ≤ 2.89",
         "Your data",
-        "Worst case",
+        "A data set that the attacker chose",
         "Could this audit have failed?",
         "Yes. A training with half of this noise would have been refuted with probability 0.97.",
         "Versions coalmine 0.1.0",

@@ -1,5 +1,6 @@
 """The sentences of the report: signs by type, rounding to the safe side, and what a reader must be told."""
 
+import dataclasses
 import json
 import math
 import re
@@ -150,31 +151,50 @@ def both_questions(*, mine=1.0):
 
 def test_the_data_at_hand_and_the_worst_case_are_two_numbers():
     result = both_questions(mine=1.5)
-    assert (result.on_data.label, result.worst_case.label) == ("crafted-row", "malicious-dataset")
-    assert 0.0 < result.on_data.bound.epsilon < result.worst_case.bound.epsilon
-    said = [words.epsilon(one.bound) for one in (result.on_data, result.worst_case)]
+    assert (result.on_data.label, result.on_chosen_data.label) == ("crafted-row", "malicious-dataset")
+    assert 0.0 < result.on_data.bound.epsilon < result.on_chosen_data.bound.epsilon
+    said = [words.epsilon(one.bound) for one in (result.on_data, result.on_chosen_data)]
     verdict = words.verdict(result)
-    assert f"on your data crafted-row proves {said[0]}; in the worst case" in verdict
+    assert f"on your data crafted-row proves {said[0]}; on a data set that the attacker chose" in verdict
     assert f"malicious-dataset proves {said[1]}, both at 99% confidence" in verdict
     lines = dict(words.headline(result))
     assert lines["Your data"].startswith(f"{said[0]} is proved (crafted-row); ε ≥ ")
-    assert lines["Worst case"].startswith(f"{said[1]} is proved (malicious-dataset); ε ≥ ")
+    assert lines["A data set that the attacker chose"].startswith(f"{said[1]} is proved (malicious-dataset); ε ≥ ")
     shown = words.meaning(result)[-1]
-    for one in (result.on_data, result.worst_case):
+    for one in (result.on_data, result.on_chosen_data):
         assert f"{words.down(100 * belief.from_epsilon(one.bound.epsilon), 1)}%" in shown
     proved = result.to_dict()["proved"]
     assert proved["on_data"] == {"adversary": "crafted-row", "epsilon_lower": result.on_data.bound.epsilon}
     weak = both_questions(mine=0.0)
-    assert "on your data no attack proves any leakage; in the worst case" in words.verdict(weak)
+    assert "on your data no attack proves any leakage; on a data set that the attacker chose" in words.verdict(weak)
     assert dict(words.headline(weak))["Your data"].startswith("nothing is proved")
+
+
+def test_chosen_data_that_proves_less_is_not_called_the_worst_case():
+    """The worst case covers your data too: what is proved there is proved of it."""
+    drawn = sample.adversary("malicious-dataset", mu=0.6, trials=400, seed=1, trained=False, chosen_data=True)
+    result = sample.result(sample.adversary("crafted-row", mu=3.0), drawn)
+    assert result.on_chosen_data.bound.epsilon < result.on_data.bound.epsilon
+    assert [name for name, _ in words.headline(result)] == ["Your data", "A data set that the attacker chose"]
+    for text in (words.verdict(result), str(words.headline(result)), figures.overview(result).title):
+        assert "worst case" not in text.lower()
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "text"),
+    [(0.4299, "ε ≥ 0.42"), (0.0031299, "ε ≥ 0.00312"), (3e-7, "nothing proved"), (0.0, "nothing proved")],
+)
+def test_what_is_next_to_nothing_is_not_said_to_be_proved(epsilon, text):
+    bound = dataclasses.replace(sample.standard_result().strongest.bound, epsilon=epsilon)
+    assert words.proved(bound) == text
 
 
 def test_one_question_has_one_number():
     result = sample.standard_result()
-    assert result.worst_case is None
+    assert result.on_chosen_data is None
     assert words.headline(result) == []
     assert "the strongest attack, " in words.verdict(result)
-    assert result.to_dict()["proved"]["worst_case"] is None
+    assert result.to_dict()["proved"]["on_chosen_data"] is None
 
 
 def test_a_draw_is_not_called_a_training():

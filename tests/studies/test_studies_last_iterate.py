@@ -75,7 +75,7 @@ def test_figure_6_linear_passes_the_heuristic_and_one_bit_does_not(bench):
     linear = run("figure-6", "linear,q=0.1,T=100", bench, trials=20_000)
     bit = run("figure-6", "one-bit,q=0.1,T=100", bench, trials=20_000)
     assert linear.columns["heuristic"] < linear.ours < linear.columns["exact"]
-    assert linear.columns["exact"] == pytest.approx(8.0, abs=1e-3)
+    assert linear.columns["exact"] == pytest.approx(8.0, abs=5e-3)
     assert bit.columns["exact"] == pytest.approx(5.52, abs=0.05)
     assert bit.columns["proved"] < bit.columns["exact"] < bit.columns["heuristic"]
 

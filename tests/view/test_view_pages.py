@@ -40,6 +40,18 @@ def test_the_list_shows_how_each_audit_ended(shared):
     assert f"ε ≤ {words.up(result.claim_epsilon)}" in page or "DP-SGD q = 1, σ = 2, T = 1" in page
 
 
+def test_no_epsilon_stands_without_its_delta(shared):
+    audit = shared.audits["half the noise"]
+    result = shared.pages.judged.result(audit)
+    point = f"δ = {words.small(result.config.audit.delta)}"
+    cells = html.unescape(shared.get("/").text).replace("\u00a0", " ").split("<tr id=")[1:]
+    for cell in cells:
+        assert "ε" not in cell or point in cell
+    head = judged(shared, f"/audits/{audit}").split('id="facts"')[1].split("</dl>")[0]
+    assert point in head
+    assert point in judged(shared, f"/audits/{audit}/attacks/0").split('class="lead"')[1].split("</p>")[0]
+
+
 def test_the_kept_end_is_that_of_the_judge(shared):
     with Store.open(shared.pages._store.path, create=False, read_only=True) as store:
         for entry in listing.audits(store):
@@ -48,6 +60,7 @@ def test_the_kept_end_is_that_of_the_judge(shared):
             assert kept["outcome"] == result.verdict.outcome.value
             assert kept["epsilon"] == result.strongest.bound.epsilon
             assert kept["ceiling"] == result.verdict.ceiling
+            assert kept["ceilings"]["on_data"] == result.on_data.bound.ceiling
 
 
 def test_an_audit_says_what_the_report_says(shared):

@@ -118,7 +118,7 @@ def crowd(path, *, audits):
                 "trials": {run: 100},
                 "outcome": outcome,
                 "claim": 4.0,
-                "proved": {"on_data": number / 1000, "worst_case": None},
+                "proved": {"on_data": number / 1000, "on_chosen_data": None},
                 "epsilon": number / 1000,
                 "ceiling": 3.0,
             }

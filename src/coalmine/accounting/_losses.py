@@ -14,6 +14,8 @@ from coalmine.accounting._common import sensitivity
 from coalmine.records import DpSgd, Relation
 
 Array = NDArray[np.float64]
+_WIDEST = 500.0
+"""The library takes the exponential of the step of the loss grid."""
 _SMALL_RATE, _ODD = 1e-6, 1.0 + 1.0 / (137.0 * math.sqrt(2.0))
 
 
@@ -21,8 +23,11 @@ _SMALL_RATE, _ODD = 1e-6, 1.0 + 1.0 / (137.0 * math.sqrt(2.0))
 def composed(mechanism: DpSgd, coarser: float = 1.0) -> Any:
     """The composed privacy loss distribution of Poisson-sampled DP-SGD, 0 < q < 1, rounded to the safe side."""
     interval = coarser * _interval(mechanism)
-    if interval > 500.0:  # the library takes the exponential of it
-        least = "at least about 0.0001: with less no privacy is left, and the analysis of sampled batches overflows"
+    if interval > _WIDEST:
+        least = (
+            f"at least {_least_noise(mechanism, coarser):g} here: with less no privacy is left, and the analysis of "
+            "sampled batches overflows"
+        )
         raise _validate.reject("noise_multiplier", mechanism.noise_multiplier, least)
     step = one_step(mechanism, interval)
     if mechanism.steps < 1000 or _largest_loss(mechanism) > 1500.0 * interval:
@@ -102,6 +107,14 @@ def _interval(mechanism: DpSgd) -> float:
     chosen = max(wanted, noise, largest / 2e5, 20.0 * math.sqrt(mechanism.steps) * spread / 2e6)
     # For a tiny q the least loss is −q to all digits. It must not be a multiple: the library takes the logarithm of 0.
     return chosen * _ODD if q < _SMALL_RATE else chosen
+
+
+def _least_noise(mechanism: DpSgd, coarser: float) -> float:
+    """A noise with two digits at which the loss grid is fine enough, and little more than that takes."""
+    digits, power = 10, math.floor(math.log10(mechanism.noise_multiplier)) - 1
+    while coarser * _interval(mechanism.with_noise(float(f"{digits}e{power}"))) > _WIDEST:
+        digits, power = (digits + 1, power) if digits < 99 else (10, power + 1)
+    return float(f"{digits}e{power}")
 
 
 def _largest_loss(mechanism: DpSgd) -> float:

@@ -27,7 +27,8 @@ _MOST_WORK = 80_000.0
 class Encoded:
     """ε at δ of a final model that holds the whole training, beside the heuristic and the standard analysis.
 
-    ``threshold`` is the test of the one-bit form, in units of the clipping norm.
+    ``epsilon`` is never above what such data leaks: only then may it refute. ``standard`` is never below. ``threshold``
+    is the test of the one-bit form, in units of the clipping norm.
     """
 
     form: str
@@ -39,7 +40,7 @@ class Encoded:
 
     @property
     def refutes_heuristic(self) -> bool:
-        """Whether such data leaks more than the heuristic says."""
+        """Whether such data provably leaks more than the heuristic says."""
         return self.epsilon > self.heuristic + 1e-6
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,13 +81,16 @@ def one_bit(mechanism: DpSgd, *, delta: float, threshold: float | None = None, s
 def linear(mechanism: DpSgd, *, delta: float) -> Encoded:
     """Each step's value kept, with so large a gain that later noise is nothing to it: the standard analysis, tight.
 
+    ``epsilon`` is :func:`coalmine.accounting.standard.epsilon_at_least`, which is never above what leaks, and
+    ``standard`` the guarantee, which is never below: what leaks lies between them.
+
     >>> found = linear(DpSgd(sample_rate=0.1, noise_multiplier=0.611994, steps=10), delta=1e-5)
     >>> round(found.epsilon, 2), round(found.heuristic, 2)
     (8.0, 5.32)
     """
     check_counterexample(mechanism)
     delta = _validate.open_unit("delta", delta)
-    return _encoded("linear", mechanism, value=standard.epsilon(mechanism, delta=delta).epsilon, delta=delta)
+    return _encoded("linear", mechanism, value=standard.epsilon_at_least(mechanism, delta=delta), delta=delta)
 
 
 def _encoded(form: str, mechanism: DpSgd, *, value: float, delta: float, threshold: float | None = None) -> Encoded:

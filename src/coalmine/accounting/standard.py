@@ -7,15 +7,13 @@ central-limit approximation; it can be too small, so it is a :class:`~coalmine.r
 
 from __future__ import annotations
 
-import logging
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
-from coalmine.accounting import _below, _losses
+from coalmine.accounting import _below, _losses, _renyi
 from coalmine.accounting._common import Profile, gaussian_steps_mu, sensitivity
 from coalmine.errors import UnsupportedError
 from coalmine.records import DpSgd, Guarantee, Heuristic, Relation, Sampling
@@ -46,18 +44,20 @@ def epsilon(mechanism: DpSgd, *, delta: float, analysis: str = "pld") -> Guarant
     delta = _validate.open_unit("delta", delta)
     analysis = _validate.choice("analysis", analysis, ANALYSES)
     if mechanism.sampling is Sampling.SHUFFLE:
-        raise _shuffle_refusal(f"ε = {shuffle_epsilon(mechanism, delta=delta).epsilon:.6g} at δ = {delta:g}")
+        holds = shuffle_epsilon(mechanism, delta=delta).epsilon
+        raise _shuffle_refusal(f"ε = {_validate.rounded_up(holds)} at δ = {delta:g}")
     note: tuple[str, ...] = ()
     if mechanism.sample_rate == 0.0:
         value = 0.0
     elif analysis == "rdp":
-        value = float(_rdp_accountant(mechanism).get_epsilon(delta))
+        _check_rdp(mechanism)
+        value = _renyi.epsilon(mechanism, delta=delta)
     elif mechanism.sample_rate == 1.0:
         value = curves.gaussian_epsilon(gaussian_steps_mu(mechanism), delta=delta)
     elif delta > 2.0 * _rounding(mechanism):
         value = float(_losses.composed(mechanism).get_epsilon_for_delta(delta - _rounding(mechanism)))
     else:
-        value, note = _too_small_for_pld(mechanism, delta)
+        value, analysis, note = _too_small_for_pld(mechanism, delta)
     return _guarantee(mechanism, value, delta, analysis, note)
 
 
@@ -102,11 +102,13 @@ def delta(mechanism: DpSgd, *, epsilon: float, analysis: str = "pld") -> Guarant
     epsilon = _validate.non_negative("epsilon", epsilon)
     analysis = _validate.choice("analysis", analysis, ANALYSES)
     if mechanism.sampling is Sampling.SHUFFLE:
-        raise _shuffle_refusal(f"δ = {shuffle_delta(mechanism, epsilon=epsilon).delta:.6g} at ε = {epsilon:g}")
+        holds = shuffle_delta(mechanism, epsilon=epsilon).delta
+        raise _shuffle_refusal(f"δ = {_validate.rounded_up(holds)} at ε = {epsilon:g}")
     if mechanism.sample_rate == 0.0:
         value = 0.0
     elif analysis == "rdp":
-        value = float(_rdp_accountant(mechanism).get_delta(epsilon))
+        _check_rdp(mechanism)
+        value = _renyi.delta(mechanism, epsilon=epsilon)
     elif mechanism.sample_rate == 1.0:
         value = curves.gaussian_delta(gaussian_steps_mu(mechanism), epsilon=epsilon)
     else:
@@ -129,15 +131,22 @@ def _guarantee(mechanism: DpSgd, epsilon: float, delta: float, analysis: str, no
     )
 
 
-def _too_small_for_pld(mechanism: DpSgd, delta: float) -> tuple[float, tuple[str, ...]]:
-    """A δ under the rounding error of the PLD: only RDP still proves something."""
+def _too_small_for_pld(mechanism: DpSgd, delta: float) -> tuple[float, str, tuple[str, ...]]:
+    """A δ under the rounding error of the PLD: the smaller of two bounds that still hold, its name, and a note.
+
+    Sampling never adds to what a step reveals, so T Gaussian steps without it are one of them; RDP is the other.
+    """
     if mechanism.relation is Relation.REPLACE:
         raise UnsupportedError(
             f"delta = {delta!r} is below the rounding error of the PLD analysis after {mechanism.steps} steps with "
             f"relation = 'replace': use a delta above {2.0 * _rounding(mechanism):.1e}"
         )
-    value = float(_rdp_accountant(mechanism).get_epsilon(delta))
-    return value, ("delta is below the rounding error of the PLD analysis: this epsilon comes from RDP",)
+    too_small = "delta is below the rounding error of the PLD analysis: this epsilon comes from"
+    value = _renyi.epsilon(mechanism, delta=delta)
+    plain = curves.gaussian_epsilon(gaussian_steps_mu(mechanism), delta=delta)
+    if plain < value:
+        return plain, "no_amplification", (f"{too_small} the same steps without sampling",)
+    return value, "rdp", (f"{too_small} RDP",)
 
 
 def _rounding(mechanism: DpSgd) -> float:
@@ -220,30 +229,13 @@ def trade_off(mechanism: DpSgd, *, added: bool = False) -> curves.TradeOff:
     return curves.ProfileCurve(epsilons, more, reverse=less)
 
 
-def _rdp_accountant(mechanism: DpSgd) -> Any:
-    """RDP of T steps; the library covers Poisson sampling for add/remove neighbours only."""
-    from dp_accounting import dp_event
-    from dp_accounting.rdp import RdpAccountant
-
+def _check_rdp(mechanism: DpSgd) -> None:
+    """Refuse what the Rényi divergences here do not cover: a replaced row in sampled batches."""
     if mechanism.sample_rate < 1.0 and mechanism.relation is Relation.REPLACE:
         raise UnsupportedError(
             "relation = 'replace' has no RDP analysis of Poisson-sampled batches here: "
             "use analysis = 'pld', or relation = 'add_remove'"
         )
-    # Without sampling a replaced row moves the sum by two clipping norms: the same as half the noise.
-    event: Any = dp_event.GaussianDpEvent(mechanism.noise_multiplier / sensitivity(mechanism.relation))
-    if mechanism.sample_rate < 1.0:
-        event = dp_event.PoissonSampledDpEvent(mechanism.sample_rate, event)
-    accountant = RdpAccountant()
-    # The library warns of Rényi orders whose series does not converge, and leaves them out: the bound holds without.
-    log = logging.getLogger("absl")
-    before = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        accountant.compose(dp_event.SelfComposedDpEvent(event, mechanism.steps))
-    finally:
-        log.setLevel(before)
-    return accountant
 
 
 _MEANS_NOTHING = 1e9

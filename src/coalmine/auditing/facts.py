@@ -24,7 +24,7 @@ class AttackFacts:
     what it may see and do (``access``, ``modification``, ``dataset``), and what it ``adds`` to the rung below it on
     the ladder of nasr-2021. ``log_odds``: its scores are log-odds of world 1. ``trained`` is False where scores are
     drawn from their known law without training; ``chosen_data`` is True where it brings a data set of its own, so
-    that what it proves is said of the guarantee's worst case and not of the data at hand. ``control`` is the share
+    that what it proves is said of data that was chosen and not of the data at hand. ``control`` is the share
     of the noise that was left where the attack is a positive control (0: a twin that the user handed over), and 1
     otherwise. ``several`` names the scores where a trial has more than one: each is an attack by itself. ``runs``
     is 0 where every trial is a training of its own; else trials are canaries, and this is the number of trainings

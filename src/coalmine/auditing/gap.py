@@ -82,7 +82,7 @@ class Gap:
 
 
 def gaps(result: AuditResult) -> tuple[Gap, ...]:
-    """The gaps of the best attack on the data at hand and of the best one in the worst case, where there are any.
+    """The gaps of the best attack on the data at hand and of the best one on data that it chose, where there are any.
 
     There is none where nothing is promised, where the attack proved as much as is promised, and where no family of the
     mechanism is known.
@@ -93,7 +93,7 @@ def gaps(result: AuditResult) -> tuple[Gap, ...]:
     Returns:
         One gap for each of the two attacks that has one.
     """
-    best = [one for one in (result.on_data, result.worst_case) if one is not None]
+    best = [one for one in (result.on_data, result.on_chosen_data) if one is not None]
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda one: _gap(result, one), best))
     return tuple(one for one in found if one is not None)

@@ -234,8 +234,8 @@ class AuditResult:
         return self._best(chosen_data=False)
 
     @property
-    def worst_case(self) -> AdversaryResult | None:
-        """The same among those that bring a data set of their own: what the guarantee covers, whatever the data."""
+    def on_chosen_data(self) -> AdversaryResult | None:
+        """The same among those that bring a data set of their own: a guarantee covers them all."""
         return self._best(chosen_data=True)
 
     def _best(self, *, chosen_data: bool) -> AdversaryResult | None:
@@ -256,7 +256,7 @@ class AuditResult:
             "heuristic": self.heuristic.to_dict() if self.heuristic else None,
             "proved": {
                 name: None if best is None else {"adversary": best.label, "epsilon_lower": plain(best.bound.epsilon)}
-                for name, best in (("on_data", self.on_data), ("worst_case", self.worst_case))
+                for name, best in (("on_data", self.on_data), ("on_chosen_data", self.on_chosen_data))
             },
             "adversaries": [one.to_dict() for one in self.adversaries],
             "belief": plain(dict(self.belief)),

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from coalmine import _validate
 from coalmine.auditing import persons
 from coalmine.auditing.config import AuditConfig, FunctionConfig
 from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
@@ -167,8 +168,9 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
             outcome=Outcome.INCONCLUSIVE,
             confidence=verdict.confidence,
             reasons=(
-                f"{strongest.label} proves ε ≥ {strongest.bound.epsilon:.3g}, more than is claimed, although the test "
-                "of the claim as a whole does not refute it: one of the two errs by chance, and more trials will tell",
+                f"{strongest.label} proves ε ≥ {_validate.rounded_down(strongest.bound.epsilon, 3)}, more than is "
+                "claimed, although the test of the claim as a whole does not refute it: one of the two errs by chance, "
+                "and more trials will tell",
             ),
         )
     promised = claimed if record.subject.guarantee is None else record.subject.guarantee.epsilon
@@ -203,9 +205,9 @@ def conclude_and_keep(store: Store, record: AuditRecord) -> AuditResult:
 def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str, Any]:
     """How an audit ended, in a few numbers, and the trials that say so.
 
-    Where nothing is proved on the data at hand, or in the worst case, because nobody tried, that number is None.
+    Where nothing is proved on the data at hand, or on data that was chosen, because nobody tried, that number is None.
     """
-    best = {"on_data": result.on_data, "worst_case": result.worst_case}
+    best = {"on_data": result.on_data, "on_chosen_data": result.on_chosen_data}
     found: dict[str, Any] = plain(
         {
             "coalmine": versions()["coalmine"],
@@ -213,6 +215,7 @@ def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str,
             "outcome": result.verdict.outcome.value,
             "claim": result.claim_epsilon,
             "proved": {name: None if one is None else one.bound.epsilon for name, one in best.items()},
+            "ceilings": {name: None if one is None else one.bound.ceiling for name, one in best.items()},
             "epsilon": result.strongest.bound.epsilon,
             "runs": {one.run: one.bound.epsilon for one in reversed(result.ranked)},
             "ceiling": result.verdict.ceiling,

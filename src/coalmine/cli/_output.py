@@ -11,6 +11,7 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from typing import Annotated, Any
 
 import typer
@@ -274,10 +275,38 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def number(value: float, digits: int = 4) -> str:
-    """A number for people: fixed digits, "∞" where there is no finite one."""
+    """A number for people: fixed digits, "∞" where there is no finite one. For what is neither proved nor promised."""
+    return _fixed(value, digits, ROUND_HALF_EVEN)
+
+
+def at_most(value: float, digits: int = 4) -> str:
+    """The same of an upper bound, which is never rounded down; and of a noise, which keeps what more noise keeps.
+
+    >>> at_most(15.78271949), at_most(1.0), at_most(4.4249e-9)
+    ('15.7828', '1.0000', '4.43e-09')
+    """
+    return _fixed(value, digits, ROUND_CEILING)
+
+
+def at_least(value: float, digits: int = 4) -> str:
+    """The same of a lower bound, which is never rounded up.
+
+    >>> at_least(0.42999, 2), at_least(4.4249e-9), at_least(0.0)
+    ('0.42', '4.42e-09', '0.0000')
+    """
+    return _fixed(value, digits, ROUND_FLOOR)
+
+
+def _fixed(value: float, digits: int, how: str) -> str:
     if value == float("inf"):
         return "∞"
-    return f"{value:.{digits}f}" if abs(value) >= 10.0**-digits or value == 0 else f"{value:.2e}"
+    exact = Decimal(repr(float(value)))
+    if value == 0 or abs(value) >= 10.0**-digits:
+        return f"{exact.quantize(Decimal(1).scaleb(-digits), rounding=how, context=_EXACTLY):f}"
+    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 2), rounding=how)):.2e}"
+
+
+_EXACTLY = Context(prec=400)
 
 
 def as_option_names(message: str, options: Iterable[str]) -> str:

@@ -18,14 +18,20 @@ from coalmine.cli._options import (
     relation_named,
     sampling_named,
 )
-from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._output import Json, at_least, at_most, number, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError, UnsupportedError
 
 if TYPE_CHECKING:
     from coalmine.records import DpSgd, Guarantee, Heuristic
 
+_HOW = {
+    "pld": "PLD",
+    "rdp": "by RDP, for this δ is too small for PLD",
+    "no_amplification": "as without sampling, for this δ is too small for PLD",
+}
+"""By which analysis the standard figure was proved."""
 _WORDS = {
-    "standard": "proved, every model along the way may be seen (PLD)",
+    "standard": "proved, every model along the way may be seen ({how})",
     "rdp": "proved too, by an older and looser method",
     "gdp_clt": "approximate, can be below the truth",
     "last_iterate": "prediction if only the last model is released",
@@ -124,12 +130,13 @@ def _show(
     signs = {"epsilon": "ε", "delta": "δ"}
     other, sign = "delta" if wanted == "epsilon" else "epsilon", signs[wanted]
     at = f"{signs[other]} = {entries['standard'][other]:g}"
+    how = _HOW[entries["standard"]["analysis"]] if mechanism.sample_rate < 1.0 else "exact: nothing is sampled"
     rows = [
         (
             name.replace("_", "-"),
             entry["kind"],
-            _figure(entry[wanted], wanted) if wanted in entry else "–",
-            _WORDS[name],
+            _figure(entry, wanted) if wanted in entry else "–",
+            _WORDS[name].format(how=how),
         )
         for name, entry in entries.items()
     ]
@@ -139,23 +146,17 @@ def _show(
         f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
     print_table(title, ("analysis", "kind", f"{sign} at {at}", "what it is"), rows)
-    from coalmine.report.words import limit, rarely, up
+    from coalmine.report.words import for_one_person
 
     proved, predicted = entries["standard"], entries["last_iterate"]
     lines = [
-        f"Proved: {sign} is at most {_figure(proved[wanted], wanted)} at {at}, even if every model along the way is "
-        "seen.",
-        "For one person: someone who knows everything but this person's record, and starts at even odds, guesses "
-        f"right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random guessing; advantage "
-        f"{up(advantage, 4)}). They "
-        + limit(up(100 * belief, 1), within="become at most {} sure", beyond="may become {} sure")
-        + " that the record was used"
-        + (f", but for at most {rarely(belief_exceeded)} of all trainings with it." if belief_exceeded else "."),
+        f"Proved: {sign} is at most {_figure(proved, wanted)} at {at}, even if every model along the way is seen.",
+        for_one_person(advantage=advantage, belief=belief, exceeded=belief_exceeded),
     ]
     if wanted in predicted:
         lines.append(
             f"Predicted, not promised: with only the last model released, {sign} is usually near "
-            f"{_figure(predicted[wanted], wanted)}. Never report it as a guarantee."
+            f"{_figure(predicted, wanted)}. Never report it as a guarantee."
         )
         lines += _distrust(counter)
     lines += [
@@ -202,11 +203,17 @@ def _distrust(counter: dict[str, dict[str, Any]]) -> list[str]:
             "Section 4.3; adversary pathological-regularizer)."
         ),
         "Do not trust it where others may choose part of the data: data that writes every step into the final model "
-        f"leaks as much as is proved, {number(chosen['epsilon'])} ('coalmine counterexample --example linear'; "
-        "adversary encoding).",
+        f"leaks all that the steps do, ε of at least {at_least(chosen['epsilon'])}"
+        + (", more than it says" if chosen["refutes_heuristic"] else " and at most what is proved")
+        + " ('coalmine counterexample --example linear'; adversary encoding).",
     ]
 
 
-def _figure(value: float | str, wanted: str) -> str:
-    """ε with four decimals ("infinity" is ∞), δ in powers of ten."""
-    return number(float(value)) if wanted == "epsilon" else f"{value:.4g}"
+def _figure(entry: dict[str, Any], wanted: str) -> str:
+    """ε with four decimals ("infinity" is ∞), δ with four digits; what is guaranteed is rounded up."""
+    from coalmine import _validate
+
+    value, proved = float(entry[wanted]), entry["kind"] == "guarantee"
+    if wanted == "epsilon":
+        return (at_most if proved else number)(value)
+    return _validate.rounded_up(value, 4) if proved else f"{value:.4g}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine._validate import counted
+from coalmine._validate import counted, rounded_up
 from coalmine.cli._options import Preset, beginning_with, with_execution
 from coalmine.cli._output import Json, print_json, print_lines, print_table, print_verdict, working
 from coalmine.cli.adversaries import names as adversary_names
@@ -263,7 +263,7 @@ def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
         line = (
             f"DP-SGD on {subject.name} ({known['rows']:,} rows, {known['parameters']:,} parameters): "
             f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, "
-            f"noise multiplier {known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}"
+            f"noise multiplier {rounded_up(known['noise multiplier'])}, clipping norm {known['clipping norm']:g}"
             + (f", started from {known['start']}." if "start" in known else ".")
         )
     if result.accuracy is not None:

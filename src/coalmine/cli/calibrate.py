@@ -15,7 +15,7 @@ from coalmine.cli._options import (
     sampling_named,
     underscored,
 )
-from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._output import Json, at_most, number, print_json, print_lines, print_table
 
 
 def calibrate(
@@ -48,10 +48,11 @@ def calibrate(
     if as_json:
         print_json({"noise_multiplier": found.noise_multiplier, "target": found.target, **statement})
         return
+    shown = (at_most if isinstance(found.statement, Guarantee) else number)(found.statement.epsilon, 6)
     print_table(
         f"Smallest noise for ε ≤ {epsilon:g} at δ = {delta:g}, by the {analysis} analysis",
         ("noise multiplier", "ε it gives", "kind"),
-        [(number(found.noise_multiplier, 6), f"{found.statement.epsilon:.7g}", statement["kind"])],
+        [(at_most(found.noise_multiplier, 6), shown, statement["kind"])],
     )
     if found.noise_multiplier <= calibration.SMALLEST * (1.0 + 1e-9):  # it comes back from its logarithm
         print_lines([f"Less noise would do: {calibration.SMALLEST:g} is the smallest that is looked at."])

@@ -9,7 +9,7 @@ import typer
 
 from coalmine import _validate
 from coalmine.cli._options import DEVICES, Preset, one_of
-from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._output import Json, at_most, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ def _show_sweep(found: Sweep) -> None:
         [
             (
                 f"{100 * point.belief:.4g}%",
-                number(point.epsilon),
-                number(point.noise_multiplier),
-                number(point.advantage),
+                at_most(point.epsilon),
+                at_most(point.noise_multiplier),
+                at_most(point.advantage),
                 f"{100 * point.accuracy:.1f}%",
                 f"{100 * point.standard_error:.2f}%",
                 "your choice" if point is found.chosen else "",
@@ -137,30 +137,38 @@ def _show_sweep(found: Sweep) -> None:
 
 
 def _show(choice: Choice) -> None:
-    """Both calibrations, and what they mean."""
-    from coalmine.report.words import rarely
+    """Both calibrations, and what they mean: each ε stands beside the noise that it holds for."""
+    from coalmine.report.words import RELATIONS, for_one_person, percent, up_percent
 
+    sure = f"{up_percent(choice.belief, 2)}%"
     print_table(
         f"What follows for {_validate.counted(choice.steps, 'step')}, sample rate {choice.sample_rate:g}, "
-        f"δ = {choice.delta:g}",
-        ("calibration", "noise multiplier", "advantage at this noise", "belief goes above the bound"),
+        f"δ = {choice.delta:g}, neighbours: {RELATIONS[choice.relation]}",
+        ("calibration", "noise multiplier", "ε is at most", "advantage is at most", f"belief ends above {sure}"),
         [
             (
                 name,
-                number(sigma, 6),
-                number(choice.actual_advantage[name]),
-                f"in at most {rarely(choice.belief_exceeded[name])} of all trainings",
+                at_most(sigma, 6),
+                at_most(choice.actual_epsilon[name]),
+                at_most(choice.actual_advantage[name]),
+                f"in at most {percent(choice.belief_exceeded[name])} of all trainings",
             )
             for name, sigma in choice.noise_multiplier.items()
         ],
     )
+    exact = choice.actual_epsilon["exact"]
     print_lines(
         [
-            f"ε = {choice.epsilon:.4f}: starting at even odds, an adversary becomes at most "
-            f"{100 * choice.belief:.2f}% sure that one person's record was used, rare outcomes aside.",
-            f"The Gaussian mechanism with classical noise at this ε has an advantage of {choice.advantage:.4f}: "
-            f"it lets an adversary guess right {100 * (1 + choice.advantage) / 2:.1f}% of the time (random guessing: "
-            "50%).",
+            f"With the exact noise ε is at most {at_most(exact)} at δ = {choice.delta:g}, even if every model along "
+            "the way is seen.",
+            for_one_person(
+                advantage=choice.actual_advantage["exact"],
+                belief=choice.belief,
+                exceeded=choice.belief_exceeded["exact"],
+            ),
+            f"The classical noise comes from the paper's ε = {choice.epsilon:.4f}, which is that of one release, "
+            f"nothing sampled: there it goes with a belief of {100 * choice.belief:.2f}% and an advantage of "
+            f"{choice.advantage:.4f}. What it keeps in this training stands in its row.",
             *(f"  - {note}" for note in choice.assumptions),
         ]
     )

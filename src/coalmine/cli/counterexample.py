@@ -8,7 +8,7 @@ import typer
 
 from coalmine import _validate
 from coalmine.cli._options import NoiseMultiplier, SampleRate, Steps
-from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._output import Json, at_least, at_most, number, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from coalmine.accounting.counterexamples import Counterexample
@@ -50,26 +50,29 @@ def counterexample(
         weight = 1.0 if example == "zeroing" else 0.5 if regularizer is None else regularizer
         found = counterexamples.regularized(mechanism, regularizer=weight, delta=delta)
     if as_json:
-        print_json(found.to_dict())
+        print_json({**found.to_dict(), "example": example})
     elif isinstance(found, encoding.Encoded):
         _show_encoded(found)
     else:
-        _show_regularized(found, mechanism)
+        _show_regularized(found, mechanism, example)
 
 
-def _show_regularized(example: Counterexample, mechanism: DpSgd) -> None:
+def _show_regularized(example: Counterexample, mechanism: DpSgd, asked: str) -> None:
     """The loss with a regularizer, and what it says of the heuristic."""
-    shown = "this example leaks" if example.method == "exact" else "this example leaks at most"
+    exact = example.method == "exact"
+    forgets = ", which forgets all but the last step" if asked == "zeroing" else ""
     print_table(
-        f"Linear loss with regularizer λ = {example.regularizer:g}, at δ = {example.delta:g}",
+        f"Linear loss with regularizer λ = {example.regularizer:g}{forgets}, at δ = {example.delta:g}",
         ("what", "ε"),
         [
-            (shown, number(example.epsilon, 6)),
+            ("this example leaks", number(example.epsilon, 6))
+            if exact
+            else ("this example leaks at most", at_most(example.epsilon, 6)),
             ("the last-iterate heuristic says", number(example.heuristic, 6)),
             (f"… at its largest over t ≤ {mechanism.steps}", number(example.heuristic_worst, 6)),
         ],
     )
-    if example.method != "exact":
+    if not exact:
         verdict = "Too many steps to enumerate: values were rounded up, so the first figure is an upper bound."
     elif example.refutes_worst:
         verdict = "Here the heuristic is too small, even at its largest over shorter trainings: it is not a guarantee."
@@ -87,16 +90,21 @@ def _show_encoded(found: Encoded) -> None:
         f"Data that keeps every step in the final model ({kept}), at δ = {found.delta:g}",
         ("what", "ε"),
         [
-            ("the final model leaks", number(found.epsilon, 6)),
+            ("the final model leaks at least", at_least(found.epsilon, 6)),
             ("the last-iterate heuristic says", number(found.heuristic, 6)),
-            ("the standard analysis promises at most", number(found.standard, 6)),
+            ("the standard analysis promises at most", at_most(found.standard, 6)),
         ],
     )
-    print_lines(
-        [
-            "Here the heuristic is too small: it does not hold for chosen data, and is not a guarantee."
-            if found.refutes_heuristic
-            else "Here the heuristic is not exceeded by one bit a step. The linear form leaks all that the standard "
-            "analysis allows: --example linear."
-        ]
-    )
+    if found.refutes_heuristic:
+        verdict = "Here the heuristic is too small: it does not hold for chosen data, and is not a guarantee."
+    elif found.threshold is not None:
+        verdict = (
+            "Here the heuristic is not exceeded by one bit a step. The linear form leaks all that the steps do: "
+            "--example linear."
+        )
+    else:
+        verdict = (
+            "Here such data is not shown to leak more than the heuristic says. It leaks all that the steps do, which "
+            "is between the first figure and the last; the heuristic is not a guarantee."
+        )
+    print_lines([verdict])

@@ -21,7 +21,16 @@ from coalmine.cli._options import (
     one_of,
     underscored,
 )
-from coalmine.cli._output import Json, number, print_facts, print_json, print_lines, print_table, print_verdict
+from coalmine.cli._output import (
+    Json,
+    at_least,
+    number,
+    print_facts,
+    print_json,
+    print_lines,
+    print_table,
+    print_verdict,
+)
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -413,8 +422,8 @@ def _show(result: OneRunResult, price: dict[str, float] | None) -> None:
             (
                 bound.method.replace("_", "-")
                 + ("" if METHODS[bound.method].decides else f" ({METHODS[bound.method].short})"),
-                number(bound.epsilon),
-                number(bound.ceiling) if bound.ceiling is not None else "–",
+                at_least(bound.epsilon),
+                at_least(bound.ceiling) if bound.ceiling is not None else "–",
                 "yes" if place == 0 else "",
             )
             for place, bound in enumerate(result.bounds)
@@ -489,7 +498,7 @@ def show_plan(
                 f"{each.canaries:,}",
                 f"{each.guess_in:,} / {each.guess_out:,}",
                 number(each.expected, 2),
-                number(each.ceiling, 2),
+                at_least(each.ceiling, 2),
                 "–" if each.noise is None else f"{each.noise:.2f} of the claimed",
                 f"{each.half:.0%}",
                 *([] if price is None else [f"{price.with_canaries:.1%} / {price.without:.1%}"]),

@@ -17,7 +17,7 @@ from coalmine.cli._options import (
     relation_named,
     underscored,
 )
-from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._output import Json, at_least, print_json, print_lines, print_table
 from coalmine.errors import InvalidInputError
 from coalmine.records import Relation
 
@@ -168,20 +168,24 @@ def _show(plans: list[Plan]) -> None:
     for each in plans:
         unit = "canaries" if named(each.method).evidence is Evidence.ONE_RUN else "per world"
         needed = f"{each.trials} {unit}" if each.trials is not None else f"more than {each.most} {unit}"
-        top = number(each.ceiling, 2) if each.ceiling is not None else "–"
+        top = at_least(each.ceiling, 2) if each.ceiling is not None else "–"
         rows.append((each.method.replace("_", "-"), each.threshold_rule, needed, top))
     if first.attack_epsilon is None:
         attack = "an attack that makes no error"
         meaning = (
-            "No audit with fewer trials can refute the claim, however strong the attack. A real attack needs more: say "
-            "what it is worth with --attack-epsilon."
+            "By the method of its row, with as many trials in each world, no audit with fewer of them can refute the "
+            "claim, however strong the attack. A real attack needs more: say what it is worth with --attack-epsilon."
         )
     else:
         attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g}% of the time"
-        meaning = (
-            f"With that many trials an attack whose scores are two Gaussians worth ε = {first.attack_epsilon:g} "
-            f"refutes the claim in about {100 * first.power:g}% of audits."
-        )
+        worth = f"an attack whose scores are two Gaussians worth ε = {first.attack_epsilon:g}"
+        meaning = f"With that many trials {worth} refutes the claim in about {100 * first.power:g}% of audits."
+        if all(each.trials is None for each in plans):
+            meaning = (
+                f"None of the numbers of trials that were tried is enough: {worth} is too near to what is claimed."
+            )
+        elif any(each.trials is None for each in plans):
+            meaning = f"Where a number of trials stands: {meaning[0].lower()}{meaning[1:]}"
     groups = []
     if first.copies > 1:
         attack += f", in worlds that differ in {first.copies} rows"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coalmine._validate import counted
+from coalmine._validate import counted, reject
 from coalmine.cli._options import Address, DeviceName, EngineName, WorkerCount, one_of
 from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_table
 from coalmine.errors import UnsupportedError
@@ -173,13 +173,18 @@ def _who(summary: dict[str, Any]) -> str:
 def show(run: ResultName, store: StorePath = Path("coalmine.db"), json: Json = False) -> None:
     """One run: its identity, how far it is, and what went wrong; or one result of a probe or of one training."""
     from coalmine.store import Store, results
+    from coalmine.store.listing import audit_called
 
     with Store.open(store, create=False, read_only=True) as opened:
         result = results.called(opened, run)
         if result is not None:
             _show_result(results.read(opened, result.fingerprint), json=json)
             return
-        found = opened.run(run)
+        audit = audit_called(opened, run)
+        if audit is not None and len(audit.members) != 1:
+            names = ", ".join(one[:12] for one in audit.members)
+            raise reject("run", run, f"one run of this audit: {names}")
+        found = opened.run(run if audit is None else next(iter(audit.members)))
         failures = opened.failures(found.fingerprint)
         entry = _entries(opened).get(found.fingerprint)
     payload = {

@@ -15,11 +15,11 @@ import math
 from typing import Any
 
 from coalmine import _validate
-from coalmine.accounting import calibrate
+from coalmine.accounting import calibrate, standard
 from coalmine.errors import InvalidInputError
 from coalmine.identifiability import advantage as advantages
 from coalmine.identifiability import belief as beliefs
-from coalmine.records import DpSgd, Record, plain
+from coalmine.records import DpSgd, Record, Relation, plain
 from coalmine.theory import curves
 
 
@@ -27,9 +27,11 @@ from coalmine.theory import curves
 class Choice(Record):
     """What follows from a tolerated belief or advantage.
 
-    ``belief`` and ``advantage`` are ρβ and ρα of the paper at (ε, δ). ``noise_multiplier``, ``actual_advantage`` and
-    ``belief_exceeded`` have the keys "classical" and "exact": σ, the exact advantage at that σ, and the probability
-    that the belief ends above ρβ (exact without sampling, an upper bound with it).
+    ``epsilon``, ``belief`` and ``advantage`` are ε, ρβ and ρα of the paper, which go together for one Gaussian release
+    with the classical noise. What each of the two σ keeps in this very training stands under "classical" and "exact":
+    ``noise_multiplier`` is σ itself, ``actual_epsilon`` the ε that is proved at δ for it, ``actual_advantage`` the
+    exact advantage, and ``belief_exceeded`` the probability that the belief ends above ``belief`` (an upper bound with
+    sampling). All of it is for neighbours by ``relation``.
     """
 
     epsilon: float
@@ -38,7 +40,9 @@ class Choice(Record):
     advantage: float
     steps: int
     sample_rate: float
+    relation: Relation
     noise_multiplier: dict[str, float]
+    actual_epsilon: dict[str, float]
     actual_advantage: dict[str, float]
     belief_exceeded: dict[str, float]
     assumptions: tuple[str, ...]
@@ -104,7 +108,7 @@ def from_belief(belief: float, *, delta: float, steps: int = 1, sample_rate: flo
         ).noise_multiplier
     else:
         exact = math.sqrt(steps) / curves.gaussian_mu(epsilon, delta=delta)
-    return _choice(epsilon, delta, steps, sample_rate, exact, "epsilon")
+    return dataclasses.replace(_choice(epsilon, delta, steps, sample_rate, exact, "epsilon"), belief=belief)
 
 
 def from_advantage(advantage: float, *, delta: float, steps: int = 1, sample_rate: float = 1.0) -> Choice:
@@ -152,7 +156,7 @@ def _choice(epsilon: float, delta: float, steps: int, sample_rate: float, exact:
     notes = [
         "classical: bernau-2021 eq. (1) and RDP over the steps; takes no account of sampling",
         f"exact: the smallest noise that keeps the {kept} asked for, every iterate seen",
-        "belief and advantage are bernau-2021 Theorems 2 and 3 at (epsilon, delta)",
+        "add/remove neighbours: one row more or less",
     ]
     if epsilon > 1.0:
         notes.append(f"the classical calibration is proved for epsilon up to 1 only, and epsilon = {epsilon:.4g} here")
@@ -163,7 +167,9 @@ def _choice(epsilon: float, delta: float, steps: int, sample_rate: float, exact:
         advantage=advantages.from_epsilon(epsilon, delta=delta),
         steps=steps,
         sample_rate=sample_rate,
+        relation=Relation.ADD_REMOVE,
         noise_multiplier=sigmas,
+        actual_epsilon={name: standard.epsilon(m, delta=delta).epsilon for name, m in mechanisms.items()},
         actual_advantage={name: advantages.of_mechanism(m) for name, m in mechanisms.items()},
         belief_exceeded={name: beliefs.exceedance(m, epsilon=epsilon) for name, m in mechanisms.items()},
         assumptions=tuple(notes),

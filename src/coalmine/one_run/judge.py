@@ -88,7 +88,8 @@ class OneRunResult:
 
     def __repr__(self) -> str:
         return (
-            f"OneRunResult({self.verdict.outcome.value}, epsilon >= {self.epsilon:.4g}, {self.guesses.correct} of "
+            f"OneRunResult({self.verdict.outcome.value}, epsilon >= {_validate.rounded_down(self.epsilon, 4)}, "
+            f"{self.guesses.correct} of "
             f"{self.guesses.guesses} guesses right, {self.design.canaries} canaries)"
         )
 
@@ -101,8 +102,8 @@ class OneRunResult:
                 f"{verdict.outcome.value.capitalize()} ({sure})",
                 *(f"- {reason}" for reason in verdict.reasons),
                 *(
-                    f"{METHODS[one.method].words}: epsilon is at least {one.epsilon:.4g} at delta = "
-                    f"{self.design.claim.delta:g} ({one.method.replace('_', '-')}, {sure})"
+                    f"{METHODS[one.method].words}: epsilon is at least {_validate.rounded_down(one.epsilon, 4)} "
+                    f"at delta = {self.design.claim.delta:g} ({one.method.replace('_', '-')}, {sure})"
                     for one in bounds
                 ),
             ]

@@ -121,7 +121,8 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     ]
     chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=56 * len(labels))
     caption = (
-        f"Each bar is one statement about ε for one row, at δ = {words.small(result.config.audit.delta)}. "
+        f"Each bar is one statement about ε for one row, at δ = {words.small(result.config.audit.delta)}; what is "
+        f"proved holds at {words.confidence(result.config.audit.confidence)} confidence, all bars together. "
         f"{_reading(result)} The scale on top says how sure an attacker who starts at 50% may become."
         f"{' A value beyond the axis stands at its edge.' if far else ''}"
     )
@@ -413,14 +414,17 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
 
 def _overview_title(result: AuditResult) -> str:
     """What the overview shows, in a sentence."""
-    mine, worst = result.on_data, result.worst_case
-    proved = f"At least {words.down(result.strongest.bound.epsilon)} is proved"
-    if not result.strongest.bound.epsilon > 0.0:
+    mine, chosen = result.on_data, result.on_chosen_data
+    proved = f"At least {words.least(result.strongest.bound.epsilon)} is proved"
+    if not words.worth_saying(result.strongest.bound.epsilon):
         proved = "No attack proved any leakage"
-    elif mine is not None and worst is not None:
-        both = [words.down(one.bound.epsilon) if one.bound.epsilon > 0.0 else "nothing" for one in (mine, worst)]
-        least = "At least " if mine.bound.epsilon > 0.0 else ""
-        proved = f"{least}{both[0]} is proved on your data and {both[1]} in the worst case"
+    elif mine is not None and chosen is not None:
+        both = [
+            words.least(one.bound.epsilon) if words.worth_saying(one.bound.epsilon) else "nothing"
+            for one in (mine, chosen)
+        ]
+        least = "At least " if words.worth_saying(mine.bound.epsilon) else ""
+        proved = f"{least}{both[0]} is proved on your data and {both[1]} on data that the attacker chose"
         proved = proved[0].upper() + proved[1:]
     own = result.subject.own
     promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
@@ -474,13 +478,13 @@ def _percent() -> alt.Axis:
 
 
 def _belief_axis(ticks: int) -> alt.Axis:
-    """The axis on top: ε as the belief 1/(1 + e^−ε) of one who starts at one half."""
+    """The axis on top: ε as the belief 1/(1 + e^−ε) of one who starts at one half, rounded up as every limit is."""
     return alt.Axis(
         orient="top",
         title="attacker's certainty (prior 50%)",
         tickCount=ticks,
         grid=False,
-        labelExpr="datum.value > 6.9 ? '>99.9%' : format(1/(1+exp(-datum.value)), datum.value > 4.5 ? '.1%' : '.0%')",
+        labelExpr="datum.value > 6.9 ? '>99.9%' : format(ceil(1000/(1+exp(-datum.value)))/1000, '.1%')",
         labelOverlap="greedy",
     )
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
+from coalmine import _validate
+from coalmine.report import words
 from coalmine.report.figures import INK, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ def figure(sweep: Sweep, *, width: int = WIDE) -> Figure:
             **dataclasses.asdict(point),
             "low": max(0.0, point.accuracy - 2.0 * point.standard_error),
             "high": min(1.0, point.accuracy + 2.0 * point.standard_error),
-            "text": f"σ = {point.noise_multiplier:.3g}",
+            "text": f"σ = {_validate.rounded_up(point.noise_multiplier, 3)}",
         }
         for point in sweep.points
     ]
@@ -56,9 +58,9 @@ def figure(sweep: Sweep, *, width: int = WIDE) -> Figure:
     point = sweep.chosen
     caption = (
         f"Each point is the mean of {sweep.trainings} trainings on {sweep.test_rows} test rows, bars are two standard "
-        f"errors. Chosen: belief at most {100 * point.belief:.4g}% (ε = {point.epsilon:.3g} at δ = {sweep.delta:g}, "
-        f"noise multiplier σ = {point.noise_multiplier:.4g}), accuracy {100 * point.accuracy:.1f}%; without noise "
-        f"{100 * sweep.without_noise:.1f}%."
+        f"errors. Chosen: belief at most {words.up_percent(point.belief)}% (ε ≤ {words.up(point.epsilon)} at "
+        f"δ = {sweep.delta:g}, noise multiplier σ = {_validate.rounded_up(point.noise_multiplier, 4)}), accuracy "
+        f"{100 * point.accuracy:.1f}%; without noise {100 * sweep.without_noise:.1f}%."
     )
     chart = alt.layer(*layers).properties(width=width, height=320)
     return Figure(name="belief-accuracy", title=title, caption=caption, chart=finished(chart, title, width))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from typing import TYPE_CHECKING, Any
 
-from coalmine._validate import counted
+from coalmine._validate import counted, rounded_up
 from coalmine.auditing.proof import METHODS
 from coalmine.records import EpsilonClaim, MechanismClaim, Outcome
 from coalmine.report import words
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def tiles(result: AuditResult) -> list[dict[str, Any]]:
-    """What is proved on the data at hand and in the worst case: a name, a number, and the lines below it."""
+    """What is proved on the data at hand and on data that was chosen: a name, a number, and the lines below it."""
     return [
-        _tile(result, "Your data", result.on_data, "No attack on your data was played."),
-        _tile(result, "Worst case", result.worst_case, _NO_WORST_CASE[result.subject.own]),
+        _tile(result, words.YOUR_DATA, result.on_data, "No attack on your data was played."),
+        _tile(result, words.CHOSEN_DATA, result.on_chosen_data, _NO_CHOSEN_DATA[result.subject.own]),
     ]
 
 
-_NO_WORST_CASE = {
+_NO_CHOSEN_DATA = {
     False: "Not tried: no attack chose the data set (malicious-dataset does).",
     True: "Not tried: these worlds are yours. A data set that an attacker chose may show more.",
 }
@@ -35,7 +35,7 @@ def _tile(result: AuditResult, name: str, best: AdversaryResult | None, otherwis
     chosen = best.attack.chosen_data
     some = [one for one in result.adversaries if one.attack.chosen_data is chosen and one.assumed is not None]
     lines = []
-    if best.bound.epsilon > 0.0:
+    if words.worth_saying(best.bound.epsilon):
         lines.append(f"proved by {best.label} at {words.confidence(best.bound.confidence)} confidence")
     else:
         lines.append("no attack proved any leakage")
@@ -43,8 +43,8 @@ def _tile(result: AuditResult, name: str, best: AdversaryResult | None, otherwis
     if assumed is not None and assumed.assumed is not None and assumed.assumed.epsilon > 0.0:
         who = "" if assumed is best else f" ({assumed.label})"
         lines.append(f"{words.proved(assumed.assumed)} {METHODS[assumed.assumed.method].short}{who}")
-    lines.append(f"from {words.played(best)}" + (", a data set that the attacker chose" if chosen else ""))
-    number = words.proved(best.bound) if best.bound.epsilon > 0.0 else "ε ≥ 0"
+    lines.append(f"from {words.played(best)}")
+    number = words.epsilon(best.bound)
     return {"name": name, "number": number, "lines": lines}
 
 
@@ -133,7 +133,7 @@ def subject(result: AuditResult) -> str:
     return (
         f"DP-SGD on {result.subject.name}: {known['rows']:,} rows, {known['parameters']:,} parameters, "
         f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, noise multiplier "
-        f"{known['noise multiplier']:.4g}, clipping norm {known['clipping norm']:g}"
+        f"{rounded_up(known['noise multiplier'])}, clipping norm {known['clipping norm']:g}"
         + (f", started from {known['start']}" if "start" in known else "")
         + f"; {words.trials(result)}"
         + ("" if result.accuracy is None else f"; test accuracy {100 * result.accuracy:.1f}% without the canary")

@@ -33,6 +33,8 @@ RULES = {
     "counts": "threshold fixed beforehand",
     "optimistic threshold": "best threshold (not corrected for selection)",
 }
+YOUR_DATA, CHOSEN_DATA = "Your data", "A data set that the attacker chose"
+"""The two questions. The second is not called the worst case: that covers your data too, and so is never smaller."""
 RELATIONS = {
     Relation.ADD_REMOVE: "one row added or removed",
     Relation.REPLACE: "one row replaced",
@@ -57,14 +59,26 @@ def up(value: float, digits: int = 2) -> str:
     return _rounded(value, digits, ROUND_CEILING)
 
 
-def rarely(chance: float) -> str:
-    """A chance rounded up to two digits that count, however small it is.
+def up_percent(value: float, digits: int = 1) -> str:
+    """A share in per cent, rounded up: a hundred times the very number, which its product may be just above.
 
-    >>> rarely(8.71e-5), rarely(0.588), rarely(0.0)
-    ('8.8e-05', '0.59', '0')
+    >>> up_percent(0.55), up_percent(0.9002), up_percent(0.55000001, 2)
+    ('55.0', '90.1', '55.01')
     """
-    exact = Decimal(repr(float(chance)))
-    return f"{float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)):g}"
+    return f"{(100 * Decimal(repr(float(value)))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING):f}"
+
+
+def percent(chance: float) -> str:
+    """A chance in per cent, rounded up to two digits that count.
+
+    >>> percent(2.59e-5), percent(0.588), percent(1.0)
+    ('0.0026%', '59%', '100%')
+    """
+    exact = 100 * Decimal(repr(float(chance)))
+    if exact == 0:
+        return "0%"
+    shown = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)
+    return f"{shown.normalize():f}%" if shown >= Decimal("1e-6") else f"{float(shown):g}%"
 
 
 def near(value: float, digits: int = 2) -> str:
@@ -106,6 +120,26 @@ def limit(text: str, *, within: str, beyond: str) -> str:
     return (beyond if shown == _NEAR_ALL else within).format(shown)
 
 
+def for_one_person(*, advantage: float, belief: float, exceeded: float) -> str:
+    """What is proved about the guesses and the belief of someone who starts at even odds.
+
+    The share of trainings beyond (``exceeded``) belongs to this very limit and to no other: where the limit is too near
+    to certainty to be shown, no share is either.
+    """
+    within = "They become at most {} sure that it was"
+    if exceeded > 0.0:
+        within += f", except in at most {percent(exceeded)} of all trainings with it"
+    beyond = "What is proved hardly limits how sure they become: they may be {} sure that it was"
+    sure = limit(up_percent(belief), within=within, beyond=beyond)
+    if exceeded >= 1.0:
+        sure = "How sure they become is not limited by this ε: any training with it may end beyond"
+    return (
+        "For one person: someone who knows all of the training data except whether one person's row was in it, and "
+        f"starts at even odds, guesses right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random "
+        f"guessing; advantage {up(advantage, 4)}). {sure}."
+    )
+
+
 def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
     """ε with the sign that fits its type: ≤ promised, ≥ proved, ≈ predicted or estimated.
 
@@ -115,7 +149,7 @@ def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
     if isinstance(statement, Guarantee):
         return f"ε ≤ {up(statement.epsilon)}" if statement.epsilon < math.inf else "ε unlimited"
     if isinstance(statement, LowerBound):
-        return f"ε ≥ {down(statement.epsilon)}"
+        return f"ε ≥ {least(statement.epsilon)}"
     return f"ε ≈ {near(statement.epsilon)}"
 
 
@@ -128,9 +162,26 @@ def proved(bound: LowerBound) -> str:
     >>> proved(bounds.lower_bound(counts, delta=1e-5, confidence=0.99))
     'nothing proved'
     """
-    if not bound.epsilon > 0.0:
-        return "nothing proved"
-    return epsilon(bound) if bound.epsilon >= 0.01 else f"ε ≥ {down(bound.epsilon, 5)}"
+    return epsilon(bound) if worth_saying(bound.epsilon) else "nothing proved"
+
+
+_LEAST = 1e-5
+
+
+def worth_saying(proved: float) -> bool:
+    """Whether a lower bound on ε is anything: what five decimals do not show is not said to be proved."""
+    return proved >= _LEAST
+
+
+def least(proved: float) -> str:
+    """A lower bound on ε as a number: with two decimals, or five where two say nothing.
+
+    >>> least(0.429), least(0.0031299), least(3e-7)
+    ('0.42', '0.00312', '0')
+    """
+    if not worth_saying(proved):
+        return "0"
+    return down(proved) if proved >= 0.01 else down(proved, 5)
 
 
 def small(value: float) -> str:
@@ -310,36 +361,37 @@ def sentence(reasons: Sequence[str]) -> str:
 
 
 def strongest(result: AuditResult) -> str:
-    """What the strongest attack proved, in a clause: on the data at hand and in the worst case, if both were tried."""
-    best, mine, worst = result.strongest, result.on_data, result.worst_case
-    if not best.bound.epsilon > 0.0:
+    """What the strongest attack proved, in a clause: on the data at hand and on chosen data, if both were tried."""
+    best, mine, chosen = result.strongest, result.on_data, result.on_chosen_data
+    if not worth_saying(best.bound.epsilon):
         return "no attack proved any leakage"
-    if mine is None or worst is None:
+    if mine is None or chosen is None:
         return f"the strongest attack, {best.label}, proves {epsilon(best.bound)}"
-    return (
-        f"on your data {_proves(mine)}; in the worst case, with a data set that the attacker chose, {_proves(worst)}, "
-        "both"
-    )
+    return f"on your data {_proves(mine)}; on a data set that the attacker chose {_proves(chosen)}, both"
 
 
 def _proves(one: AdversaryResult) -> str:
-    if not one.bound.epsilon > 0.0:
+    if not worth_saying(one.bound.epsilon):
         return "no attack proves any leakage"
     return f"{one.label} proves {epsilon(one.bound)}"
 
 
 def headline(result: AuditResult) -> list[tuple[str, str]]:
-    """Two numbers where two questions were asked: what is proved on the data at hand, and in the worst case.
+    """Two numbers where two questions were asked: what is proved on the data at hand, and on data that was chosen.
 
     Each is a name and a sentence. Beside what is proved stands what the same scores prove under an assumption.
     """
-    if result.on_data is None or result.worst_case is None:
+    if result.on_data is None or result.on_chosen_data is None:
         return []
     lines = []
-    for name, chosen in (("Your data", False), ("Worst case", True)):
+    for name, chosen in ((YOUR_DATA, False), (CHOSEN_DATA, True)):
         some = [one for one in result.adversaries if one.attack.chosen_data is chosen]
         best = max(some, key=lambda one: one.bound.epsilon)
-        text = f"{epsilon(best.bound)} is proved ({best.label})" if best.bound.epsilon > 0.0 else "nothing is proved"
+        text = (
+            f"{epsilon(best.bound)} is proved ({best.label})"
+            if worth_saying(best.bound.epsilon)
+            else "nothing is proved"
+        )
         assumed = [(one.assumed, one) for one in some if one.assumed is not None and one.assumed.epsilon > 0.0]
         if assumed:
             most, who = max(assumed, key=lambda pair: pair[0].epsilon)
@@ -476,10 +528,10 @@ def meaning(result: AuditResult) -> list[str]:
             f"What is promised: nothing. {nothing(result).capitalize()}: how sure they may become has no limit."
         )
     sure = confidence(result.config.audit.confidence)
-    mine, worst = result.on_data, result.worst_case
-    if not best.bound.epsilon > 0.0:
+    mine, chosen = result.on_data, result.on_chosen_data
+    if not worth_saying(best.bound.epsilon):
         lines.append("What was shown: none of the attacks proved that anyone can become surer than 50%.")
-    elif mine is None or worst is None:
+    elif mine is None or chosen is None:
         lines.append(
             f"What was shown: some outcomes let an attacker become at least {share(down(100 * belief['evidence'], 1))} "
             f"sure ({best.label}, at {sure} confidence)."
@@ -487,10 +539,10 @@ def meaning(result: AuditResult) -> list[str]:
     else:
         shown = [
             f"{who} become at least {_belief(one)} sure ({one.label})"
-            for who, one in (("an attacker of your data", mine), ("one who chose the data set too", worst))
-            if one.bound.epsilon > 0.0
+            for who, one in (("an attacker of your data", mine), ("one who chose the data set too", chosen))
+            if worth_saying(one.bound.epsilon)
         ]
-        nobody = "" if mine.bound.epsilon > 0.0 else " No attack on your data proved any leakage."
+        nobody = "" if worth_saying(mine.bound.epsilon) else " No attack on your data proved any leakage."
         lines.append(f"What was shown: some outcomes let {' and '.join(shown)}, at {sure} confidence.{nobody}")
     return lines
 

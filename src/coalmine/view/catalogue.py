@@ -80,6 +80,7 @@ class About:
     attacks: tuple[tuple[str, str], ...]
     claimed: float | None
     claim: str
+    delta: float | None
 
     @classmethod
     def of(cls, description: Mapping[str, Any]) -> Self:
@@ -97,6 +98,7 @@ class About:
             attacks=tuple(attacks),
             claimed=number(claim.get("epsilon")) or number(part(subject, "guarantee").get("epsilon")),
             claim=_claim(claim),
+            delta=number(part(part(description, "config"), "audit").get("delta")) or number(claim.get("delta")),
         )
 
     @classmethod
@@ -109,6 +111,7 @@ class About:
             attacks=(),
             claimed=number(claim.get("epsilon")),
             claim=_claim(claim),
+            delta=number(claim.get("delta")),
         )
 
 

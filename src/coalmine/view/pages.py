@@ -7,7 +7,7 @@ import dataclasses
 import math
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import tomli_w
@@ -109,13 +109,21 @@ class Pages:
     def _cells(self) -> dict[str, Any]:
         """What the cells of a row say, each number rounded to the safe side."""
 
+        def at_delta(row: Row) -> str:
+            return "" if row.about.delta is None else " at " + _tight(f"δ = {words.small(row.about.delta)}")
+
         def claim(row: Row) -> str:
             value = row.about.claimed if row.about.claimed is not None else number((row.ended or {}).get("claim"))
             if value is None:
                 return row.about.claim.replace(" = ", "\u00a0=\u00a0") or "none"
-            return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}")
+            return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}") + at_delta(row)
 
         def proved(row: Row) -> str:
+            """What is proved; at the claim's δ, which is named here where the claim has none."""
+            text = shown(row)
+            return text + at_delta(row) if text.startswith("ε") and "δ" not in claim(row) else text
+
+        def shown(row: Row) -> str:
             if row.entry.kind == "probe":
                 return ", ".join(faults_of(row.entry)) or "no fault found"
             if row.entry.kind != "audit":
@@ -124,12 +132,20 @@ class Pages:
             parts = (row.ended or {}).get("proved")
             if not isinstance(parts, dict):
                 return "–"
-            names = {"on_data": "your data", "worst_case": "worst case"}
+            return both(parts, _proved)
+
+        def both(parts: Mapping[str, Any], text: Callable[[float], str]) -> str:
+            """One number, or two with what each is about."""
+            names = {"on_data": "your data", "on_chosen_data": "chosen data"}
             known = [(name, number(parts.get(key))) for key, name in names.items()]
-            texts = [(name, _proved(value)) for name, value in known if value is not None]
-            return texts[0][1] if len(texts) == 1 else ", ".join(f"{text} ({name})" for name, text in texts) or "–"
+            texts = [(name, text(value)) for name, value in known if value is not None]
+            return texts[0][1] if len(texts) == 1 else ", ".join(f"{one} ({name})" for name, one in texts) or "–"
 
         def ceiling(row: Row) -> str:
+            """Of the very attacks whose bounds stand beside it."""
+            parts = (row.ended or {}).get("ceilings")
+            if isinstance(parts, dict):
+                return both(parts, words.down)
             value = number((row.ended or {}).get("ceiling"))
             return "–" if value is None else words.down(value)
 
@@ -228,10 +244,11 @@ class Pages:
         every = tables.methods(result)
         before = sum(1 + len(other.others) for other in result.adversaries[:index])
         reasons = [found for found in self._store.failures(one.run) if found.trial is not None]
-        proved = words.epsilon(one.bound) if one.bound.epsilon > 0.0 else "Nothing is proved"
+        proved = words.epsilon(one.bound) if words.worth_saying(one.bound.epsilon) else "Nothing is proved"
         return {
             "label": one.label,
-            "proved": f"{proved} at {words.confidence(one.bound.confidence)} confidence; ceiling {_ceiling(one)}.",
+            "proved": f"{proved} at δ = {words.small(one.bound.delta)} and {words.confidence(one.bound.confidence)} "
+            f"confidence; ceiling {_ceiling(one)}.",
             "about": words.adversary(one),
             "notes": one.notes,
             "trials_link": self._links.trials(one.run),
@@ -405,12 +422,12 @@ def _tight(text: str) -> str:
 
 
 def _bound(one: AdversaryResult) -> str:
-    return words.epsilon(one.bound) if one.bound.epsilon > 0.0 else "nothing proved"
+    return words.proved(one.bound)
 
 
 def _proved(epsilon: float) -> str:
     """A lower bound; at zero it says nothing."""
-    return _tight(f"ε ≥ {words.down(epsilon)}") if epsilon > 0.0 else "nothing"
+    return _tight(f"ε ≥ {words.least(epsilon)}") if words.worth_saying(epsilon) else "nothing"
 
 
 def _ceiling(one: AdversaryResult) -> str:
@@ -453,7 +470,7 @@ def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:
     def best(one: AdversaryResult | None) -> str:
         if one is None:
             return "not tried"
-        return f"{words.epsilon(one.bound)} ({one.label})" if one.bound.epsilon > 0.0 else "nothing proved"
+        return words.proved(one.bound) + (f" ({one.label})" if words.worth_saying(one.bound.epsilon) else "")
 
     def at_most(value: float | None) -> str:
         return "none" if value is None or math.isinf(value) else words.up(value)
@@ -466,7 +483,7 @@ def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:
             *(at_most(result.guarantee.epsilon if result.guarantee else None) for result in results),
         ),
         ("Proved on your data", *(best(result.on_data) for result in results)),
-        ("Proved in the worst case", *(best(result.worst_case) for result in results)),
+        ("Proved on a data set that the attacker chose", *(best(result.on_chosen_data) for result in results)),
         (
             "Ceiling: the most that could have been proved",
             *("none" if result.verdict.ceiling is None else words.down(result.verdict.ceiling) for result in results),

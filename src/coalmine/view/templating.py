@@ -15,7 +15,7 @@ from coalmine.report.html import environment
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return environment("coalmine.view", day=day, moment=moment, duration=duration, down=words.down)
+    return environment("coalmine.view", day=day, moment=moment, duration=duration, down=words.down, least=words.least)
 
 
 def render(template: str, /, **context: Any) -> Markup:

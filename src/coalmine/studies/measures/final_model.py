@@ -79,7 +79,7 @@ MEASURE = Measure(
         "guarantee": "upper bound on ε by the standard analysis: no attack may exceed it",
         "share of ε": "ours over the guarantee",
         "of heuristic": "ours over the heuristic",
-        "exact": "what this encoding leaks, by theory",
+        "exact": "what this encoding leaks at least, by theory",
         "accuracy": "mean share of right answers on test rows without a canary",
     },
 )

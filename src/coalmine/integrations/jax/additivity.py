@@ -43,9 +43,8 @@ class _Noise:
 def measure(reading: Reading) -> Measurement:
     """Every row beside another one, and beside the noise."""
     bench, name = reading.bench, "additivity"
-    if len(reading.finite) < 2 or not reading.carriers:
-        why = "no tensor shows the noise in proportion" if not reading.carriers else "fewer than two rows could be run"
-        return Measurement(name=name, sentence=f"Whether rows add up was not measured: {why}.", blind=why)
+    if reading.best is None or len(reading.finite) < 2:
+        return reading.unmeasured(name, "Whether rows add up")
     ordered = sorted(reading.finite, key=lambda one: -one.far(reading.carriers))
     first, second = ordered[0], ordered[len(ordered) // 2]
     noise = _noises(reading, ordered)

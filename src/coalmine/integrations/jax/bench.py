@@ -76,6 +76,8 @@ class Bench:
         """The relative spacing of the numbers of each."""
         self.kept: list[tuple[int, str]] = []
         """Leaves of the state that nobody outside sees: which of them, and their names."""
+        self.no_noise: list[int] = []
+        """Draws that are never scaled: by their number."""
         self._parts: list[tuple[int, str]] = []
         self._read_outputs()
         self.grows = self._can_grow()
@@ -129,14 +131,23 @@ class Bench:
 
     def _scales(self, batch: Any, factors: Sequence[float]) -> NDArray[np.float32]:
         count = max(len(self._replay(batch).draws), 1)
-        return np.repeat(np.asarray(factors, dtype=np.float32)[:, None], count, axis=1)
+        scales = np.repeat(np.asarray(factors, dtype=np.float32)[:, None], count, axis=1)
+        scales[:, [one for one in self.no_noise if one < count]] = 1.0
+        return scales
+
+    def run_scaled(self, scales: NDArray[np.float32]) -> Shown:
+        """Runs of the batch alone, each with a factor for every draw."""
+        count = len(scales)
+        return self.shown(self._ran([self.base] * count, [0] * count, scales)[0])
 
     def run_each_draw(self) -> list[dict[str, NDArray[np.float64]]]:
         """What the batch alone releases with the noise of one draw and no other, for every draw."""
         count = len(self.draws)
         if not count:
             return []
-        shown = self.shown(self._ran([self.base] * count, [0] * count, np.eye(count, dtype=np.float32))[0])
+        scales = np.eye(count, dtype=np.float32)
+        scales[:, self.no_noise] = 1.0
+        shown = self.run_scaled(scales)
         return [{name: value[number] for name, value in shown.items()} for number in range(count)]
 
     @property
@@ -186,7 +197,7 @@ class Bench:
         for number in range(self.steps):
             outputs, drawn = self._ran([self.base] * 2, [quiet[0], 0], scales, state=state, key=self.key(number))
             shown = self.shown(outputs)
-            keys = [(draw, np.asarray(one[1])) for draw, one in drawn]
+            keys = [(None if draw in self.no_noise else draw, np.asarray(one[1])) for draw, one in drawn]
             silent, plain = ({name: value[one] for name, value in shown.items()} for one in (0, 1))
             found.append(Step(state, silent, plain, keys))
             state = self.next_state([one[1] for one in outputs])

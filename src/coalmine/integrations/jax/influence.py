@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.integrations.jax.reading import Reading, Tried
+from coalmine.integrations.jax.reading import NO_CARRIER, Reading, Tried
 from coalmine.probing import faults, rows
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, TOLERANCE, Sample
@@ -41,7 +41,7 @@ def measure(reading: Reading, samples: Sequence[Sample], known: Sequence[Finding
     if best is None:
         blind = "no row that was tried moves the release; hand over a batch whose rows do"
         if not reading.carriers:
-            blind = "no tensor shows the noise in proportion to its size, so there is nothing to hold a row against"
+            blind = f"{NO_CARRIER}, so there is nothing to hold a row against"
         return Measurement(name=NAME, sentence="The influence of a row was not measured.", blind=blind)
     real = effective(reading, samples, level)
     largest, allowed = reading.largest, reading.allowed

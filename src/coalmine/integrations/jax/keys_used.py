@@ -142,8 +142,9 @@ def fresh(walked: Sequence[Step], names: Sequence[str], level: float) -> Measure
     name, count = "freshness", len(walked)
     steps = [{one: step.plain[one] - step.silent[one] for one in names} for step in walked]
     if count < 2 or not names:
-        why = "the loop has keys for one step only" if names else "no tensor shows the noise"
-        return Measurement(name=name, sentence=f"Whether noise is new in each step was not measured: {why}.", blind=why)
+        why = "the loop has a key for one step only" if names else "no tensor shows it in proportion to its size"
+        said = f"Whether noise is new in each step was not measured: {why}"
+        return Measurement(name=name, sentence=f"{said}.", blind=why if names else "")
     found = _same(steps, names) or (_correlated(steps, names, level / (count - 1) / len(names)) if level else None)
     sentence = found.sentence if found else f"Noise is new in each of {count} steps."
     return Measurement(name=name, sentence=sentence, findings=() if found is None else (found,))

@@ -43,8 +43,7 @@ def measure(reading: Reading, samples: Sequence[Sample], walked: Sequence[Step],
     """Noise and rows in the steps after the first."""
     tried = reading.telling(_ROWS)
     if not samples or not tried:
-        why = "noise and rows could not be compared even in the first"
-        return Measurement(name=NAME, sentence=f"Later steps were not measured: {why}.", blind=why)
+        return reading.unmeasured(NAME, "Noise and rows in later steps")
     share = level * SHARES["size"] / len(samples)
     stds = {one.name: one.upper_std(share) for one in samples}
     sigma = reading.bench.subject.noise_multiplier * (1.0 if reading.bench.grows else 0.5)

@@ -26,8 +26,7 @@ def measure(reading: Reading) -> Measurement:
     """A row at each place of the batch, as far as it was handed over."""
     bench, best = reading.bench, reading.best
     if best is None:
-        why = "no row that was tried moves a tensor that shows the noise"
-        return Measurement(name=NAME, sentence=f"Places in the batch were not measured: {why}.", blind=why)
+        return reading.unmeasured(NAME, "A row at other places of the batch")
     given = rows.size(bench.whole_batch)
     count = min(given, _ROWS)
     whole = rows.take(bench.whole_batch, range(count))

@@ -16,15 +16,19 @@ from numpy.typing import NDArray
 
 from coalmine.integrations.jax.bench import Bench, Shown
 from coalmine.probing.crafter import Crafter
+from coalmine.probing.findings import Measurement
 from coalmine.probing.noise import TOLERANCE
 from coalmine.records import Relation
 
 _ROUNDS, _WIDTH = 3, 40
 """Rounds of the search, and rows that are tried in one call."""
+_HOMES = 20
+"""Keys to choose from where most is measured."""
 _ALIKE = 0.01
 """Relative: noise and rows of a tensor that follows from another, times a constant."""
 _CLIPPED = 0.99
 """Of the largest influence: rows that come this close are clipped."""
+NO_CARRIER = "no tensor shows the noise in proportion to its size"
 Vectors = dict[str, NDArray[np.float64]]
 
 
@@ -59,7 +63,9 @@ class Reading:
         self.bench = bench
         self.crafter = Crafter(bench.base, bounds=bench.subject.bounds, seed=seed)
         self.base = bench.batch()
-        runs = bench.run([self.base] * 5, [0, 0, 0, 1, 1], [0.0, 1.0, 2.0, 1.0, 0.0])
+        self._leave_rows_their_draws()
+        home = self._home()
+        runs = bench.run([self.base] * 5, [*[home] * 3, home + 1, home + 1], [0.0, 1.0, 2.0, 1.0, 0.0])
         silent, self.plain, double, self.renewed, other = (one_of(runs, number) for number in range(5))
         names = bench.names
         self.scaled = [name for name in names if self.apart(name, self.plain, silent)]
@@ -67,14 +73,14 @@ class Reading:
         self.by_draws = [name for name in names if self.apart(name, silent, other)]
         """What other draws change."""
         self.outside = not self.scaled and bool(self.by_draws)
-        self.quiet, self.loud = ((0, 1.0), (1, 1.0)) if self.outside else ((0, 0.0), (0, 1.0))
+        self.quiet, self.loud = ((home, 1.0), (home + 1, 1.0)) if self.outside else ((home, 0.0), (home, 1.0))
         self.silent = self.plain if self.outside else silent
         """What is released for the batch alone, in the quiet run."""
         self.noise = _minus(self.renewed, self.plain, names) if self.outside else _minus(self.plain, silent, names)
         new = [name for name in names if self.apart(name, self.plain, self.renewed)]
         self.noisy = [name for name in new if self.outside or name in self.scaled]
         self.constant = [name for name in self.scaled if name not in new]
-        self.linear = [name for name in self.noisy if self.outside or self._linear(name, silent, double)]
+        self.linear = [name for name in self.noisy if self.outside or self._linear(name, silent, self.plain, double)]
         subject = bench.subject
         self.absolute = subject.divisor is not None and subject.learning_rate is not None
         self.scale = (subject.learning_rate or 1.0) / (subject.divisor or 1.0) if self.absolute else 1.0
@@ -83,6 +89,35 @@ class Reading:
         self.finite = [one for one in self.tried if one.finite]
         self.groups = self._grouped()
         self.carriers = [self._shown_best(group) for group in self.groups]
+
+    # ---- before anything is measured ------------------------------------------------------------------------------
+
+    def _leave_rows_their_draws(self) -> None:
+        """Draws that enter no tensor in proportion, beside some that do, are no noise: they may change rows."""
+        count = len(self.bench.draws)
+        if count < 2:
+            return
+        scales = np.ones((1 + 2 * count, count), dtype=np.float32)
+        scales[1 : 1 + count][np.diag_indices(count)] = 0.0
+        scales[1 + count :][np.diag_indices(count)] = 2.0
+        shown = self.bench.run_scaled(scales)
+        enters = []
+        for draw in range(count):
+            without, plain, twice = (one_of(shown, place) for place in (1 + draw, 0, 1 + count + draw))
+            reached = [name for name in self.bench.names if not np.array_equal(plain[name], without[name])]
+            enters.append(not reached or any(self._linear(name, without, plain, twice) for name in reached))
+        if any(enters):
+            self.bench.no_noise = [draw for draw, one in enumerate(enters) if not one]
+
+    def _home(self) -> int:
+        """The keys under which most is measured: the user's own, or where a row is left out by them, others."""
+        numbers = list(range(_HOMES))
+        larger = self.bench.batch(self.crafter.row(self.crafter.first()[0][0]))
+        with_it, without = (self.bench.run([batch] * _HOMES, numbers, [0.0] * _HOMES) for batch in (larger, self.base))
+        moved = np.zeros(_HOMES)
+        for name in self.bench.names:
+            moved += np.nan_to_num(np.sum(np.square(with_it[name] - without[name]), axis=1), posinf=0.0)
+        return 0 if moved[0] > 0.0 or not moved.any() else int(np.argmax(moved > 0.0))
 
     # ---- what carries the noise ---------------------------------------------------------------------------------
 
@@ -100,8 +135,8 @@ class Reading:
         differ = bool(np.isnan(x).any() != np.isnan(y).any())
         return differ or bool(np.linalg.norm(x - y) > 4.0 * self.rounding(name, x))
 
-    def _linear(self, name: str, silent: Vectors, double: Vectors) -> bool:
-        once, twice = self.plain[name] - silent[name], double[name] - silent[name]
+    def _linear(self, name: str, silent: Vectors, plain: Vectors, double: Vectors) -> bool:
+        once, twice = plain[name] - silent[name], double[name] - silent[name]
         floor = 8.0 * self.rounding(name, double[name])
         return float(np.linalg.norm(twice - 2.0 * once)) <= TOLERANCE * float(np.linalg.norm(once)) + floor
 
@@ -153,6 +188,11 @@ class Reading:
             return abs(float(np.log(np.sqrt(np.mean(np.square(self.noise[name]))) / wanted)))
 
         return min(group, key=off)
+
+    def unmeasured(self, name: str, what: str) -> Measurement:
+        """A measure that needs a row beside the noise, where there is none: the sensitivity is then blind, and why."""
+        why = "no row that was tried moves the release" if self.carriers else NO_CARRIER
+        return Measurement(name=name, sentence=f"{what} was not measured: {why}.")
 
     @property
     def allowed(self) -> float:

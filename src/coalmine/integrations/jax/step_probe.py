@@ -29,7 +29,7 @@ from coalmine.integrations.jax import (
     released,
 )
 from coalmine.integrations.jax.bench import Bench, Keys
-from coalmine.integrations.jax.reading import Reading
+from coalmine.integrations.jax.reading import NO_CARRIER, Reading
 from coalmine.probing import faults, rows, units
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.noise import SHARES, TOLERANCE, Sample, collect, findings_of
@@ -209,7 +209,7 @@ class _Probe:
 
     def _noise(self, samples: list[Sample]) -> Measurement:
         if not samples:
-            blind = "no tensor shows the noise in proportion to its size; hand over gradients or momentum"
+            blind = f"{NO_CARRIER}; hand over gradients or momentum"
             if not self.reading.noisy:
                 blind = "no key that is handed over, or lies in the state, reaches the noise: hand one over"
             return Measurement(name="noise", sentence="The size of the noise was not measured.", blind=blind)
@@ -235,8 +235,7 @@ class _Probe:
         """With half its noise the step must be refuted, or the probe is blind."""
         name = "control"
         if not samples:
-            why = "there is no noise that could be halved"
-            return Measurement(name=name, sentence=f"The positive control was not played: {why}.", blind=why)
+            return self.reading.unmeasured(name, "Half of the noise")
         halved = self._samples(0.5)
         found, _ = findings_of(halved, self._wanted(), level=self.level, runs=self.replays)
         caught = any(one.fault == faults.NOISE_TOO_SMALL.name for one in found)

@@ -255,6 +255,7 @@ class Bench:
     def _traced(self, batch: Any) -> tuple[Any, Any]:
         given = (self.subject.state, batch, *((self.key(0),) if self.takes_key else ()))
 
+        @functools.wraps(self.subject.step)
         def step(state: Any, batch: Any, *key: Any) -> Any:
             taken: Callable[..., Any] = self.subject.step
             return taken(state, jax.tree.map(_as_given, batch, self._dtypes), *key)

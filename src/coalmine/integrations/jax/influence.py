@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coalmine.integrations.jax.reading import NO_CARRIER, Reading, Tried
+from coalmine.integrations.jax.reading import Reading, Tried
 from coalmine.probing import faults, rows
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, TOLERANCE, Sample
@@ -18,12 +18,12 @@ _REACHED = 0.9
 NAME = "sensitivity"
 
 
-def effective(reading: Reading, samples: Sequence[Sample], level: float) -> float | None:
-    """The noise multiplier 1/W of the worst row, W² = Σ ‖Δ‖²/s², with an upper limit for the noise."""
+def effective(reading: Reading, samples: Sequence[Sample], level: float | None) -> float | None:
+    """The noise multiplier 1/W of the worst row, W² = Σ ‖Δ‖²/s²; with a level, s is an upper limit for the noise."""
     if not samples or not reading.finite:
         return None
-    share = level * SHARES["size"] / len(samples)
-    stds = np.array([one.upper_std(share) for one in samples])
+    share = 0.0 if level is None else level * SHARES["size"] / len(samples)
+    stds = np.array([one.upper_std(share) if share else one.std for one in samples])
     worst = max(float(np.linalg.norm(one.moves(reading.carriers) / stds)) for one in reading.finite)
     return 1.0 / worst if worst > 0.0 else None
 
@@ -41,7 +41,7 @@ def measure(reading: Reading, samples: Sequence[Sample], known: Sequence[Finding
     if best is None:
         blind = "no row that was tried moves the release; hand over a batch whose rows do"
         if not reading.carriers:
-            blind = f"{NO_CARRIER}, so there is nothing to hold a row against"
+            blind = f"{reading.no_carrier}, so there is nothing to hold a row against"
         return Measurement(name=NAME, sentence="The influence of a row was not measured.", blind=blind)
     real = effective(reading, samples, level)
     largest, allowed = reading.largest, reading.allowed
@@ -67,7 +67,7 @@ def measure(reading: Reading, samples: Sequence[Sample], known: Sequence[Finding
             found = _named(reading, best, said, ratio, 1.0, known, bound=bound)
             found = dataclasses.replace(found, level=level * SHARES["size"])
             return Measurement(name=NAME, sentence=found.sentence, findings=(found,), details=details)
-        reach = subject.noise_multiplier / real
+        reach = subject.noise_multiplier / (effective(reading, samples, None) or real)
     blind = ""
     if reach < _REACHED:
         blind = f"rows reach {reach:.2g} of what the noise would hide: hand over divisor and learning rate"

@@ -134,6 +134,20 @@ def _who(bench: Bench, leaves: Sequence[Sequence[str]], draw: int | None) -> str
     return f"The noise of {where} ({bench.draws[draw]})"
 
 
+_NORMAL = {"normal", "normal_real", "multivariate_normal"}
+
+
+def other_laws(reading: Reading) -> list[Finding]:
+    """Noise in a carrier that is drawn by a function of jax.random with another law than the normal one."""
+    bench = reading.bench
+    for draw, shown in zip(bench.draws, bench.run_each_draw(), strict=True):
+        names = [name for name in reading.carriers if not np.array_equal(shown[name], reading.bare[name])]
+        if names and draw.function not in _NORMAL:
+            text = f"The noise of {', '.join(names)} is drawn by {draw.function}, which is not the normal law."
+            return [faults.finding(faults.NOT_NORMAL, text, witness=str(draw))]
+    return []
+
+
 def fresh(walked: Sequence[Step], names: Sequence[str], level: float) -> Measurement:
     """The noise of the first steps: the same in any two, or (with a level) correlated more than chance allows.
 

@@ -28,7 +28,6 @@ _ALIKE = 0.01
 """Relative: noise and rows of a tensor that follows from another, times a constant."""
 _CLIPPED = 0.99
 """Of the largest influence: rows that come this close are clipped."""
-NO_CARRIER = "no tensor shows the noise in proportion to its size"
 Vectors = dict[str, NDArray[np.float64]]
 
 
@@ -68,6 +67,8 @@ class Reading:
         runs = bench.run([self.base] * 5, [*[home] * 3, home + 1, home + 1], [0.0, 1.0, 2.0, 1.0, 0.0])
         silent, self.plain, double, self.renewed, other = (one_of(runs, number) for number in range(5))
         names = bench.names
+        self.bare = silent
+        """What is released without the noise of functions of jax.random."""
         self.scaled = [name for name in names if self.apart(name, self.plain, silent)]
         """What the noise of functions of jax.random reaches."""
         self.by_draws = [name for name in names if self.apart(name, silent, other)]
@@ -191,8 +192,15 @@ class Reading:
 
     def unmeasured(self, name: str, what: str) -> Measurement:
         """A measure that needs a row beside the noise, where there is none: the sensitivity is then blind, and why."""
-        why = "no row that was tried moves the release" if self.carriers else NO_CARRIER
+        why = "no row that was tried moves the release" if self.carriers else self.no_carrier
         return Measurement(name=name, sentence=f"{what} was not measured: {why}.")
+
+    @property
+    def no_carrier(self) -> str:
+        """Why there is nothing to hold a row against."""
+        if not self.noisy:
+            return "no key that is handed over, or lies in the state, reaches the noise"
+        return "no tensor shows the noise in proportion to its size"
 
     @property
     def allowed(self) -> float:

@@ -29,12 +29,15 @@ from coalmine.integrations.jax import (
     released,
 )
 from coalmine.integrations.jax.bench import Bench, Keys
-from coalmine.integrations.jax.reading import NO_CARRIER, Reading
+from coalmine.integrations.jax.reading import Reading
 from coalmine.probing import faults, rows, units
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.noise import SHARES, TOLERANCE, Sample, collect, findings_of
 from coalmine.probing.private_step import PrivateStep
 from coalmine.records import Relation, Sampling
+
+_GRAINS = 16.0
+"""Spacings of numbers that rounding may cost."""
 
 
 def probe(
@@ -209,12 +212,13 @@ class _Probe:
 
     def _noise(self, samples: list[Sample]) -> Measurement:
         if not samples:
-            blind = f"{NO_CARRIER}; hand over gradients or momentum"
-            if not self.reading.noisy:
-                blind = "no key that is handed over, or lies in the state, reaches the noise: hand one over"
+            advice = "gradients or momentum" if self.reading.noisy else "one, as an argument or in the state"
+            blind = f"{self.reading.no_carrier}; hand over {advice}"
             return Measurement(name="noise", sentence="The size of the noise was not measured.", blind=blind)
         wanted = self._wanted()
         found, details = findings_of(samples, wanted, level=self.level, runs=self.replays)
+        if not any(one.fault == faults.NOT_NORMAL.name for one in found):
+            found += keys_used.other_laws(self.reading)
         sentence = found[0].sentence if found else f"Noise in {len(samples)} tensors is normal and independent."
         if not found and wanted:
             ratios = [one.std / wanted[one.name] for one in samples]
@@ -242,6 +246,12 @@ class _Probe:
         sigma = self.bench.subject.noise_multiplier
         real = influence.effective(self.reading, halved, self.level)
         caught = caught or (real is not None and real < sigma * (1.0 - TOLERANCE))
+        limited = self._limited(samples, halved)
+        if limited:
+            blind = (
+                f"in {limited} of {self.replays} runs half of the draws is not half of the noise: something limits it"
+            )
+            return Measurement(name=name, sentence=f"{blind[0].upper()}{blind[1:]}.", blind=blind)
         if caught:
             return Measurement(name=name, sentence="With half its noise the step would have been refuted.")
         share = influence.effective(self.reading, samples, self.level)
@@ -249,6 +259,15 @@ class _Probe:
             return Measurement(name=name, sentence="Even half of its noise would keep the promise.")
         blind = "half of the noise would not have been found; hand over divisor and learning rate, or larger gradients"
         return Measurement(name=name, sentence="The positive control stayed green.", blind=blind)
+
+    def _limited(self, samples: list[Sample], halved: list[Sample]) -> int:
+        """In how many runs half of the draws is not half of the noise."""
+        off = np.zeros(len(samples[0].values), dtype=bool)
+        for one, half in zip(samples, halved, strict=True):
+            error = (TOLERANCE + _GRAINS * self.bench.spacing[one.name]) * np.abs(one.values)
+            far = np.abs(one.values - 2.0 * half.values) > error + (0.0 if one.grain is None else _GRAINS * one.grain)
+            off |= (far & (np.abs(one.values) > one.std)).any(axis=1)
+        return int(off.sum())
 
     # ---- rows at the edge -------------------------------------------------------------------------------------------
 

@@ -24,11 +24,10 @@ def scheduled(noise=lambda t: 1.0, clip=lambda t: 1.0):
     return step
 
 
-@pytest.mark.parametrize("keys", [None, lambda step: random.fold_in(KEY, step)])
 @pytest.mark.parametrize("number", [1, 2, 3, 5, 7])
-def test_less_noise_in_one_later_step_is_found(number, keys):
+def test_less_noise_in_one_later_step_is_found(number):
     step = scheduled(noise=lambda t: jnp.where(t == number, 0.3, 1.0))
-    report = s.probed(step, state=START, keys=keys)
+    report = s.probed(step, state=START, keys=None if number % 2 else lambda step: random.fold_in(KEY, step))
     s.refuted(report, "noise too small")
     assert f"In step {number + 1} the same draws give ×0.3 the noise of step 1" in report.in_words()
 

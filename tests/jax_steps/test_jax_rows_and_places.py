@@ -33,8 +33,7 @@ def noise_by_rows(when, share):
     return step
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5])
-@pytest.mark.parametrize("name", WHEN)
+@pytest.mark.parametrize(("name", "share"), list(zip(WHEN, [0.0, 0.5, 0.0, 0.5], strict=True)))
 def test_noise_that_a_row_changes_is_found(name, share):
     report = s.probed(noise_by_rows(WHEN[name], share), state=jnp.zeros(5), batch=LABELLED)
     s.refuted(report, "noise depends on the data")

@@ -24,6 +24,8 @@ _ROUNDS, _WIDTH = 3, 40
 """Rounds of the search, and rows that are tried in one call."""
 _HOMES = 20
 """Keys to choose from where most is measured."""
+_MUCH = 30.0, 60.0
+"""Factors with which noise decides a sign."""
 _ALIKE = 0.01
 """Relative: noise and rows of a tensor that follows from another, times a constant."""
 _CLIPPED = 0.99
@@ -63,25 +65,34 @@ class Reading:
         self.crafter = Crafter(bench.base, bounds=bench.subject.bounds, seed=seed)
         self.base = bench.batch()
         self._leave_rows_their_draws()
-        home = self._home()
-        runs = bench.run([self.base] * 5, [*[home] * 3, home + 1, home + 1], [0.0, 1.0, 2.0, 1.0, 0.0])
-        silent, self.plain, double, self.renewed, other = (one_of(runs, number) for number in range(5))
+        keys = list(range(_HOMES))
+        without, with_noise = (bench.run([self.base] * _HOMES, keys, [one] * _HOMES) for one in (0.0, 1.0))
+        home = self._home(without, with_noise)
+        runs = bench.run([self.base] * 4, [home, home, home, home + 1], [0.0, 1.0, 2.0, 1.0])
+        silent, self.plain, double, self.renewed = (one_of(runs, number) for number in range(4))
         names = bench.names
         self.bare = silent
         """What is released without the noise of functions of jax.random."""
-        self.scaled = [name for name in names if self.apart(name, self.plain, silent)]
+        self.scaled = [name for name in names if self._differs(name, with_noise, without)]
         """What the noise of functions of jax.random reaches."""
-        self.by_draws = [name for name in names if self.apart(name, silent, other)]
+        signs = [] if len(self.scaled) == len(names) else self._signs(set(names) - set(self.scaled), without)
+        self.by_draws = [name for name in names if self._differs(name, without, _first(without))]
         """What other draws change."""
         self.outside = not self.scaled and bool(self.by_draws)
         self.quiet, self.loud = ((home, 1.0), (home + 1, 1.0)) if self.outside else ((home, 0.0), (home, 1.0))
         self.silent = self.plain if self.outside else silent
         """What is released for the batch alone, in the quiet run."""
         self.noise = _minus(self.renewed, self.plain, names) if self.outside else _minus(self.plain, silent, names)
-        new = [name for name in names if self.apart(name, self.plain, self.renewed)]
-        self.noisy = [name for name in new if self.outside or name in self.scaled]
+        new = [name for name in names if self._differs(name, with_noise, _first(with_noise))]
+        self.noisy = [
+            name for name in names if name in signs or (name in new and (self.outside or name in self.scaled))
+        ]
         self.constant = [name for name in self.scaled if name not in new]
-        self.linear = [name for name in self.noisy if self.outside or self._linear(name, silent, self.plain, double)]
+        self.linear = [
+            name
+            for name in self.noisy
+            if self.outside or (self.apart(name, self.plain, silent) and self._linear(name, silent, self.plain, double))
+        ]
         subject = bench.subject
         self.absolute = subject.divisor is not None and subject.learning_rate is not None
         self.scale = (subject.learning_rate or 1.0) / (subject.divisor or 1.0) if self.absolute else 1.0
@@ -110,15 +121,19 @@ class Reading:
         if any(enters):
             self.bench.no_noise = [draw for draw, one in enumerate(enters) if not one]
 
-    def _home(self) -> int:
-        """The keys under which most is measured: the user's own, or where a row is left out by them, others."""
-        numbers = list(range(_HOMES))
+    def _home(self, without: Shown, with_noise: Shown) -> int:
+        """The keys under which most is measured: the user's own, or where these leave out a row or noise, others."""
         larger = self.bench.batch(self.crafter.row(self.crafter.first()[0][0]))
-        with_it, without = (self.bench.run([batch] * _HOMES, numbers, [0.0] * _HOMES) for batch in (larger, self.base))
-        moved = np.zeros(_HOMES)
-        for name in self.bench.names:
-            moved += np.nan_to_num(np.sum(np.square(with_it[name] - without[name]), axis=1), posinf=0.0)
-        return 0 if moved[0] > 0.0 or not moved.any() else int(np.argmax(moved > 0.0))
+        with_row = self.bench.run([larger] * _HOMES, list(range(_HOMES)), [0.0] * _HOMES)
+        moved, noise = (
+            sum(
+                np.nan_to_num(np.abs(shown[name] - without[name])).max(axis=1, initial=0.0) for name in self.bench.names
+            )
+            for shown in (with_row, with_noise)
+        )
+        there = [side > 0.0 for side in (moved, noise) if np.any(side)]
+        good = np.all(there, axis=0) if there else np.ones(1, dtype=bool)
+        return int(np.argmax(good)) if good.any() else 0
 
     # ---- what carries the noise ---------------------------------------------------------------------------------
 
@@ -135,6 +150,24 @@ class Reading:
         x, y = a[name], b[name]
         differ = bool(np.isnan(x).any() != np.isnan(y).any())
         return differ or bool(np.linalg.norm(x - y) > 4.0 * self.rounding(name, x))
+
+    def _differs(self, name: str, a: Shown, b: Shown) -> bool:
+        """Whether any two of several runs differ in this by more than rounding."""
+        x, y = np.broadcast_arrays(a[name], b[name])
+        return any(self.apart(name, {name: one}, {name: other}) for one, other in zip(x, y, strict=True))
+
+    def _signs(self, names: set[str], without: Shown) -> list[str]:
+        """Tensors that only much more noise changes, and not in proportion: signs of the noised sum, say."""
+        keys = list(range(_HOMES))
+        some, more = (self.bench.run([self.base] * _HOMES, keys, [one] * _HOMES) for one in _MUCH)
+        found = []
+        for name in names:
+            once, twice = (np.nan_to_num(shown[name] - without[name]) for shown in (some, more))
+            factor = _MUCH[1] / _MUCH[0]
+            apart = float(np.linalg.norm(twice - factor * once))
+            if self._differs(name, some, without) and apart > 0.1 * factor * float(np.linalg.norm(once)):
+                found.append(name)
+        return found
 
     def _linear(self, name: str, silent: Vectors, plain: Vectors, double: Vectors) -> bool:
         once, twice = plain[name] - silent[name], double[name] - silent[name]
@@ -274,6 +307,11 @@ class Reading:
 def one_of(shown: Shown, number: int) -> Vectors:
     """One of several runs."""
     return {name: value[number] for name, value in shown.items()}
+
+
+def _first(shown: Shown) -> Shown:
+    """The first of several runs, to hold all against."""
+    return {name: value[:1] for name, value in shown.items()}
 
 
 def _minus(a: Vectors, b: Vectors, names: Sequence[str]) -> Vectors:

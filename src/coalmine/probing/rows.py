@@ -137,9 +137,12 @@ def _listed(batch: Any) -> bool:
 def check(batch: Any) -> int:
     """A batch that can be probed: columns, with at least two rows."""
     if _listed(batch):
+        stacked = "(np.stack(xs), np.asarray(ys))"
+        if any(_is_tensor(leaf) for leaf in leaves(batch)):
+            stacked = "(torch.stack(xs), torch.tensor(ys))"
         raise InvalidInputError(
             f"batch is a list of {len(batch)} items that look like rows: expected columns, each a tensor or an array "
-            "whose first axis counts rows. Stack the rows, as in (torch.stack(xs), torch.tensor(ys)), and take them "
+            f"whose first axis counts rows. Stack the rows, as in {stacked}, and take them "
             "apart again in the step; columns of one shape may come in a tuple or a dict"
         )
     rows = size(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +21,10 @@ from coalmine.probing import rows
 from coalmine.probing.private_step import PrivateStep
 
 _ROWS_AT_MOST = 12
-_WIDTH = 40
-"""Runs in one call."""
+STEPS, KEYS = 8, 1000
+"""Steps that are walked, and steps whose keys are compared where the loop's keys are given as a function."""
+_WIDTH, _ROWS_AT_ONCE = 40, 640
+"""Runs in one call, and rows in all of them together."""
 _QUICKLY: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """A step is run a few hundred times: compiling takes longer than running."""
 Shown = dict[str, NDArray[np.float64]]
@@ -30,8 +33,12 @@ Shown = dict[str, NDArray[np.float64]]
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One of several steps: what it shows without its noise and with it, and the keys it drew from by place."""
+    """One of several steps: the state it began with, what two runs of it show, and the keys it drew from by place.
 
+    ``silent`` is without noise, or with the noise of another key where it cannot be silenced.
+    """
+
+    state: Any
     silent: dict[str, NDArray[np.float64]]
     plain: dict[str, NDArray[np.float64]]
     keys: list[tuple[int | None, NDArray[np.uint32]]]
@@ -50,12 +57,29 @@ class Bench:
         self.subject, self._keys, self._seed = subject, keys, seed
         self.takes_key = _takes_key(subject.step)
         batch = jax.tree.map(np.asarray, subject.batch)
+        self._dtypes = jax.tree.map(lambda one: one.dtype, batch)
+        batch = jax.tree.map(_crafted_as, batch)
         self.count = min(rows.check(batch), _ROWS_AT_MOST)
+        self.whole_batch = batch
+        _check_finite(batch)
         self.base = rows.take(batch, range(self.count))
         self.runs = 0
         self._replays: dict[int, Replay] = {}
         self._compiled: dict[int, Any] = {}
-        self.names, self.start, self._parts = self._read_outputs()
+        self.names: list[str] = []
+        """What is released in numbers that noise may hide."""
+        self.exact: list[str] = []
+        """What is released in whole numbers and truth values."""
+        self.start: dict[str, NDArray[np.float64]] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.spacing: dict[str, float] = {}
+        """The relative spacing of the numbers of each."""
+        self.kept: list[tuple[int, str]] = []
+        """Leaves of the state that nobody outside sees: which of them, and their names."""
+        self.no_noise: list[int] = []
+        """Draws that are never scaled: by their number."""
+        self._parts: list[tuple[int, str]] = []
+        self._read_outputs()
         self.grows = self._can_grow()
 
     @property
@@ -73,31 +97,110 @@ class Bench:
         """The batch with other rows in the place of some of its own."""
         return rows.join([changes.get(slot, rows.take(self.base, [slot])) for slot in range(self.count)])
 
-    def run(self, batches: Sequence[Any], numbers: Sequence[int], factors: Sequence[float]) -> Shown:
-        """One run for each batch (all of one size), number of keys and factor of the noise."""
-        count = max(len(self._replay(batches[0]).draws), 1)
+    def run(
+        self,
+        batches: Sequence[Any],
+        numbers: Sequence[int],
+        factors: Sequence[float],
+        *,
+        state: Any = None,
+        step: int = 0,
+    ) -> Shown:
+        """One run for each batch (all of one size), number of keys and factor of the noise.
+
+        Args:
+            batches: rows for each run.
+            numbers: which keys each run has.
+            factors: of the noise in each run.
+            state: what they all begin with; the user's unless given.
+            step: whose key of the loop they have.
+        """
+        return self.shown(self.outputs(batches, numbers, factors, state=state, step=step))
+
+    def outputs(
+        self,
+        batches: Sequence[Any],
+        numbers: Sequence[int],
+        factors: Sequence[float],
+        *,
+        state: Any = None,
+        step: int = 0,
+    ) -> list[NDArray[Any]]:
+        """The same, as everything that the step gives: one array for each leaf, one row for each run."""
+        return self._ran(batches, numbers, self._scales(batches[0], factors), state=state, key=self.key(step))[0]
+
+    def _scales(self, batch: Any, factors: Sequence[float]) -> NDArray[np.float32]:
+        count = max(len(self._replay(batch).draws), 1)
         scales = np.repeat(np.asarray(factors, dtype=np.float32)[:, None], count, axis=1)
-        return self._shown(self._ran(batches, numbers, scales)[0])
+        scales[:, [one for one in self.no_noise if one < count]] = 1.0
+        return scales
+
+    def run_scaled(self, scales: NDArray[np.float32]) -> Shown:
+        """Runs of the batch alone, each with a factor for every draw."""
+        count = len(scales)
+        return self.shown(self._ran([self.base] * count, [0] * count, scales)[0])
 
     def run_each_draw(self) -> list[dict[str, NDArray[np.float64]]]:
         """What the batch alone releases with the noise of one draw and no other, for every draw."""
         count = len(self.draws)
         if not count:
             return []
-        shown = self._shown(self._ran([self.base] * count, [0] * count, np.eye(count, dtype=np.float32))[0])
+        scales = np.eye(count, dtype=np.float32)
+        scales[:, self.no_noise] = 1.0
+        shown = self.run_scaled(scales)
         return [{name: value[number] for name, value in shown.items()} for number in range(count)]
 
-    def walk(self, steps: int) -> list[Step]:
-        """Consecutive steps with the keys that the user's loop gives: without noise, with it, and what was drawn."""
-        count = max(len(self.draws), 1)
-        scales = np.stack([np.zeros(count), np.ones(count)]).astype(np.float32)
+    @property
+    def steps(self) -> int:
+        """How many steps can be walked: as many as there are keys, but not more than the first few."""
+        return min(STEPS, len(self.loop_keys)) if self._keys is not None else STEPS
+
+    @functools.cached_property
+    def loop_keys(self) -> list[Any]:
+        """The keys of the user's loop, as far as they are known, up to the first that comes from behind its end.
+
+        A function that takes them from an array of JAX gives the last one again for every later step.
+        """
+        if self._keys is None:
+            return []
+        if not callable(self._keys):
+            return [self._keys[step] for step in range(len(self._keys))]
+        found: list[Any] = []
+        for step in range(KEYS):
+            try:
+                found.append(self._keys(step))
+            except (IndexError, KeyError, StopIteration):
+                break
+        if not found:
+            raise InvalidInputError("keys gives no key for step 0: expected a function of the step's number, or a list")
+        data = [_key_numbers(one) for one in found]
+        end = next((step for step in range(len(data) - 1, 0, -1) if data[step - 1] != data[step]), 0)
+        self.stuck = end if 0 < end < len(found) - 1 else None
+        return found if self.stuck is None else found[: end + 1]
+
+    @property
+    def key_numbers(self) -> list[bytes]:
+        """The numbers of each of the loop's keys."""
+        return [_key_numbers(one) for one in self.loop_keys]
+
+    stuck: int | None = None
+    """From which step on the loop's function gives one and the same key."""
+
+    def walk(self, quiet: tuple[int, float]) -> list[Step]:
+        """The first steps with the keys that the user's loop gives: beside another run, with noise, and what was drawn.
+
+        Args:
+            quiet: the number of keys and the factor of the noise of the other run.
+        """
         state, found = self.subject.state, []
-        for number in range(steps):
-            outputs, drawn = self._ran([self.base] * 2, [0, 0], scales, state=state, key=self._key(number))
-            shown = self._shown(outputs)
-            keys = [(draw, np.asarray(one[1])) for draw, one in drawn]
-            found.append(Step({k: v[0] for k, v in shown.items()}, {k: v[1] for k, v in shown.items()}, keys))
-            state = self._next_state([one[1] for one in outputs])
+        scales = self._scales(self.base, [quiet[1], 1.0])
+        for number in range(self.steps):
+            outputs, drawn = self._ran([self.base] * 2, [quiet[0], 0], scales, state=state, key=self.key(number))
+            shown = self.shown(outputs)
+            keys = [(None if draw in self.no_noise else draw, np.asarray(one[1])) for draw, one in drawn]
+            silent, plain = ({name: value[one] for name, value in shown.items()} for one in (0, 1))
+            found.append(Step(state, silent, plain, keys))
+            state = self.next_state([one[1] for one in outputs])
         return found
 
     def _ran(
@@ -109,11 +212,11 @@ class Bench:
         if size not in self._compiled:
             self._compiled[size] = self._compile(replay)
         function, places = self._compiled[size]
-        given = self.subject.state if state is None else state, self._key(0) if key is None else key
-        parts = []
-        for first in range(0, len(batches), _WIDTH):
-            there = range(first, min(first + _WIDTH, len(batches)))
-            wanted = [*there, *[there[-1]] * (_WIDTH - len(there))]
+        given = self.subject.state if state is None else state, self.key(0) if key is None else key
+        parts, width = [], min(_WIDTH, max(2, _ROWS_AT_ONCE // max(size, 1)))
+        for first in range(0, len(batches), width):
+            there = range(first, min(first + width, len(batches)))
+            wanted = [*there, *[there[-1]] * (width - len(there))]
             stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(batches[one] for one in wanted))
             chosen = np.asarray([numbers[one] for one in wanted], dtype=np.uint32)
             outputs, keys = function(*given, stacked, chosen, np.asarray(scales)[wanted])
@@ -132,8 +235,16 @@ class Bench:
             places[:] = [one.draw for one in drawn]
             return outputs, [one.keys for one in drawn]
 
-        many = jax.vmap(step, in_axes=(None, None, 0, 0, 0))
+        def in_turn(state: Any, key: Any, *runs: Any) -> Any:
+            return jax.lax.map(lambda one: step(state, key, *one), runs)
+
+        many = jax.vmap(step, in_axes=(None, None, 0, 0, 0)) if self._by_key_alone() else in_turn
         return jax.jit(many, compiler_options=_QUICKLY), places
+
+    def _by_key_alone(self) -> bool:
+        """Whether draws follow from their key alone; with rbg, also from the place among runs that are vectorized."""
+        leaves = [one for one in jax.tree.leaves((self.subject.state, self.key(0))) if _is_key(one)]
+        return all(str(jax.random.key_impl(one)) in ("fry", "threefry2x32") for one in leaves)
 
     def _replay(self, batch: Any) -> Replay:
         size = rows.size(batch)
@@ -142,11 +253,17 @@ class Bench:
         return self._replays[size]
 
     def _traced(self, batch: Any) -> tuple[Any, Any]:
-        given = (self.subject.state, batch, *((self._key(0),) if self.takes_key else ()))
+        given = (self.subject.state, batch, *((self.key(0),) if self.takes_key else ()))
+
+        @functools.wraps(self.subject.step)
+        def step(state: Any, batch: Any, *key: Any) -> Any:
+            taken: Callable[..., Any] = self.subject.step
+            return taken(state, jax.tree.map(_as_given, batch, self._dtypes), *key)
+
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # those of a user's step are for when it trains
-                traced, shapes = jax.make_jaxpr(self.subject.step, return_shape=True)(*given)
+                traced, shapes = jax.make_jaxpr(step, return_shape=True)(*given)
         except Exception as error:  # noqa: BLE001  a user's step may raise anything
             said = str(error).partition("\n")[0]
             raise _NotTracedError(f"{type(error).__name__}: {said}") from None
@@ -167,7 +284,7 @@ class Bench:
             return str(error)
         return ""
 
-    def _read_outputs(self) -> tuple[list[str], Shown, list[tuple[int, str]]]:
+    def _read_outputs(self) -> None:
         """The names of what is released, the values before the step, and which outputs they are."""
         try:
             traced, shapes = self._traced(self.base)
@@ -176,46 +293,91 @@ class Bench:
                 f"step cannot be traced by JAX as step(state, batch{', key' if self.takes_key else ''}): {error}"
             ) from None
         self._replays[self.count] = Replay(traced)
-        self._shape = jax.tree.structure(shapes)
-        state_shape = jax.tree.structure(self.subject.state)
-        inner = shapes[0] if isinstance(shapes, tuple) and len(shapes) and self._shape != state_shape else shapes
-        self._whole = self._shape == state_shape
-        self._first = not self._whole and jax.tree.structure(inner) == state_shape
+        shape, state_shape = jax.tree.structure(shapes), jax.tree.structure(self.subject.state)
+        inner = shapes[0] if isinstance(shapes, tuple) and len(shapes) and shape != state_shape else shapes
+        whole = shape == state_shape
+        first = not whole and jax.tree.structure(inner) == state_shape
+        self._gives_state = whole or first
         before = jax.tree.leaves(self.subject.state)
-        parts, names, start = [], [], {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
         for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(shapes)):
-            in_state = number < len(before) and (self._whole or self._first)
-            name = jax.tree_util.keystr(path[1:] if self._first and in_state else path) or "release"
-            name = name if in_state or not (self._whole or self._first) else f"returned{name}"
-            if jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.complexfloating):
-                if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.subject.kept):
-                    continue
-                parts.append((number, name))
-                names.append(name)
-                self.shapes[name] = tuple(leaf.shape)
-                value = before[number] if in_state else np.zeros(leaf.shape)
-                start[name] = np.asarray(value, dtype=np.float64).reshape(1, -1)
-        return names, start, parts
+            in_state = number < len(before) and self._gives_state
+            name = jax.tree_util.keystr(path[1:] if first and in_state else path) or "release"
+            name = name if in_state or not self._gives_state else f"returned{name}"
+            if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+                continue
+            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.subject.kept):
+                if in_state:
+                    self.kept.append((number, name))
+                continue
+            noised = jnp.issubdtype(leaf.dtype, jnp.inexact)
+            (self.names if noised else self.exact).append(name)
+            self._parts.append((number, name))
+            self.shapes[name] = tuple(leaf.shape)
+            self.spacing[name] = float(jnp.finfo(leaf.dtype).eps) if noised else 0.0
+            value = before[number] if in_state else np.zeros(leaf.shape)
+            self.start[name] = numbers(np.asarray(value)[None])[0]
 
-    def _next_state(self, outputs: list[Any]) -> Any:
+    def next_state(self, outputs: Sequence[Any]) -> Any:
         """The state that a step leaves; the same one where it gives something else."""
-        if not (self._whole or self._first):
+        if not self._gives_state:
             return self.subject.state
         before, shape = jax.tree.flatten(self.subject.state)
         return jax.tree.unflatten(shape, [_like(one, old) for one, old in zip(outputs, before, strict=False)])
 
-    def _shown(self, outputs: Sequence[Any]) -> Shown:
-        arrays = [np.asarray(outputs[number], dtype=np.float64) for number, _ in self._parts]
-        return {name: one.reshape(len(one), -1) for name, one in zip(self.names, arrays, strict=True)}
+    def with_first_keys(self, state: Any) -> Any:
+        """A later state with the keys of the first one, so that the same noise is drawn."""
+        before, shape = jax.tree.flatten(self.subject.state)
+        after = jax.tree.leaves(state)
+        return jax.tree.unflatten(shape, [old if _is_key(old) else new for old, new in zip(before, after, strict=True)])
 
-    def _key(self, step: int) -> Any:
+    def shown(self, outputs: Sequence[Any]) -> Shown:
+        """What is released of what the step gives, by name."""
+        return {name: numbers(outputs[number]) for number, name in self._parts}
+
+    def key(self, step: int) -> Any:
         """The key that the user's loop gives to a step."""
-        if callable(self._keys):
-            return self._keys(step)
-        if self._keys is not None:
-            return self._keys[step % len(self._keys)]
-        return jax.random.fold_in(jax.random.key(self._seed), step)
+        if self._keys is None:
+            return jax.random.fold_in(jax.random.key(self._seed), step)
+        return self.loop_keys[step]
+
+
+def numbers(outputs: Any) -> NDArray[np.float64]:
+    """An output of several runs as one row of numbers for each; a complex number is two."""
+    array = np.asarray(outputs)
+    if array.dtype.kind == "c":
+        array = np.stack([array.real, array.imag], axis=-1)
+    return np.asarray(array, dtype=np.float64).reshape(len(array), -1)
+
+
+def _crafted_as(leaf: NDArray[Any]) -> NDArray[Any]:
+    """Rows are made in a type that NumPy knows, which bfloat16 is not."""
+    return leaf.astype(np.float32) if leaf.dtype.kind == "V" and jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+
+def _as_given(leaf: Any, dtype: Any) -> Any:
+    """The type of the user's rows."""
+    return leaf.astype(dtype) if leaf.dtype == np.float32 and jnp.issubdtype(dtype, jnp.floating) else leaf
+
+
+def _check_finite(batch: Any) -> None:
+    """An error where rows are not finite: nothing could be compared."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if leaf.dtype.kind == "f" and not np.isfinite(leaf).all():
+            part = f"batch{jax.tree_util.keystr(path)}"
+            raise InvalidInputError(f"{part} holds NaN or infinity: expected finite rows, public or made up")
+
+
+def _is_key(value: Any) -> bool:
+    """Whether a leaf is a key, of the new kind or of the old."""
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        return False
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key)) or (dtype == np.uint32 and value.shape == (2,))
+
+
+def _key_numbers(key: Any) -> bytes:
+    """The numbers of a key."""
+    return _on_host(jnp.asarray(key)).tobytes()
 
 
 def _on_host(value: Any) -> NDArray[Any]:

@@ -7,6 +7,7 @@ key.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -187,27 +188,36 @@ class _Run:
         question, work, state = values[:asks], values[asks : asks + works], values[asks + works :]
 
         def goes_on(carry: Any) -> Any:
-            return self.closed(eqn.params["cond_jaxpr"], [*question, *carry], (*path, "cond_jaxpr0"))[0]
+            with self._unrecorded():
+                return self.closed(eqn.params["cond_jaxpr"], [*question, *carry], (*path, "cond_jaxpr0"))[0]
 
         def turn(carry: Any) -> list[Any]:
-            return self.closed(eqn.params["body_jaxpr"], [*work, *carry], (*path, "body_jaxpr0"))
+            with self._unrecorded():
+                return self.closed(eqn.params["body_jaxpr"], [*work, *carry], (*path, "body_jaxpr0"))
 
-        before = self.drawn
-        outputs = list(jax.lax.while_loop(goes_on, turn, state))
-        self.drawn = before
-        return outputs
+        return list(jax.lax.while_loop(goes_on, turn, state))
 
     def _cond(self, eqn: Any, values: list[Any], path: Path) -> list[Any]:
         branches = eqn.params["branches"]
 
         def way(number: int) -> Callable[..., list[Any]]:
-            return lambda *given: self.closed(branches[number], given, (*path, f"branches{number}"))
+            def goes(*given: Any) -> list[Any]:
+                with self._unrecorded():
+                    return self.closed(branches[number], given, (*path, f"branches{number}"))
+
+            return goes
 
         ways = [way(number) for number in range(len(branches))]
-        before = self.drawn
-        outputs = list(jax.lax.switch(values[0], ways, *values[1:]))
-        self.drawn = before
-        return outputs
+        return list(jax.lax.switch(values[0], ways, *values[1:]))
+
+    @contextlib.contextmanager
+    def _unrecorded(self) -> Iterator[None]:
+        """Keys that are drawn from in a loop or a branch live in a trace of its own, and must not leave it."""
+        before, self.drawn = self.drawn, []
+        try:
+            yield
+        finally:
+            self.drawn = before
 
 
 def _bound(eqn: Any, values: list[Any]) -> list[Any]:

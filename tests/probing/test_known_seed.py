@@ -1,4 +1,4 @@
-"""Noise from a seed that the step sets itself is known to whoever knows the program, though it is another in each step."""
+"""Noise from a seed that the step sets itself is known to whoever knows the program, though each step has another."""
 
 import os
 import random
@@ -48,8 +48,8 @@ def numpy_generator(*seed):
 
 
 def numpy_shared(seed):
-    np.random.seed(seed)
-    return torch.from_numpy(np.random.normal(size=5)).float()
+    np.random.seed(seed)  # noqa: NPY002  # as people do
+    return torch.from_numpy(np.random.normal(size=5)).float()  # noqa: NPY002
 
 
 def numpy_state(seed):

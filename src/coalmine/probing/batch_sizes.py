@@ -178,8 +178,8 @@ def finding(
         noised = ", and so does the same noise" if abs(worst.noise / worst.factor - 1.0) <= beside.SHORT else ""
         return faults.finding(
             faults.DIVISOR,
-            f"{where}, a row adds ×{worst.factor:.3g} of what it adds to {bench.count} rows{noised}: what it is divided "
-            "by follows the number of rows.",
+            f"{where}, a row adds ×{worst.factor:.3g} of what it adds to {bench.count} rows{noised}: what it is "
+            "divided by follows the number of rows.",
             number=worst.factor,
             allowed=1.0,
             witness=witness,

@@ -158,7 +158,8 @@ def _named(names: list[str]) -> str:
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return (
         f"the step also changes {names[0]}{more}, which is not in state and shows a row that noise hides from the "
-        f'private sum; if anybody ever sees it, hand it over in state; if nobody does, say kept=("{names[0]}",)'
+        f"private sum; if anybody ever sees it, hand it over in state or return it; if nobody does, say "
+        f'kept=("{names[0]}",)'
     )
 
 

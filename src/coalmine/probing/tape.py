@@ -227,8 +227,8 @@ class Tape:
             slots: which recorded row each row of the batch is.
             force: as for :meth:`replay`.
             heard: is given every draw of noise, in standard deviations from its mean.
-            seeded: is given the places that draw from a generator that was just seeded, with the seeds. Then all whole numbers that
-                may be seeds are drawn anew too, however small.
+            seeded: is given the places that draw from a generator that was just seeded, with the seeds. Then all whole
+                numbers that may be seeds are drawn anew too, however small.
         """
         play = _Play("renew", factor=factor, slots=slots, force=force or {}, heard=heard, seeded=seeded)
         with self._running(play):

@@ -129,7 +129,7 @@ def _changed(
 ) -> Finding | None:
     """A row that adds something else, or noise that is another, than with the first rows.
 
-    Parts of the whole batch are tried too: where rows are clipped in groups, the last group may be empty in one of them.
+    Parts of the whole batch are tried too: where rows are clipped in groups, the last one may be empty in one of them.
     """
     count = rows.size(full)
 

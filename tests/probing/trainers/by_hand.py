@@ -3,8 +3,9 @@
 Every broken trainer overrides the one method that its bug is in. Its right twin is the class that it is made from.
 """
 
-from __future__ import secrets
-import annotations
+from __future__ import annotations
+
+import secrets
 
 import torch
 from torch import nn

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.probing import text
 from coalmine.probing.own_code import data_of, is_dead, is_library, is_library_module, own_classes
 
 _ATOMS = (
@@ -49,6 +50,7 @@ _HOLDS_NOTHING = (str, bytes, bool, int, float, complex, types.FunctionType, typ
 _CANNOT_BE_COPIED = (types.GeneratorType, types.CoroutineType, io.IOBase)
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 CONSTRUCTORS: tuple[Any, ...] = (np.random.default_rng, np.random.RandomState, np.random.Generator, random.Random)
+_STATE = (*_ATOMS, *GENERATORS, torch.Tensor, np.ndarray, set, frozenset, collections.deque)
 _OBJECTS_AT_MOST = 500_000
 _LARGE = 2**16
 """Bytes from which a tensor is worth a look at who holds it."""
@@ -69,7 +71,7 @@ def check(state: Any, path: str = "state") -> None:
             f"{path} is of type {type(state).__name__}, which holds nothing that a step changes: expected modules, "
             "optimizers, objects with a state_dict, tensors, arrays, and lists or dicts of them"
         )
-    elif not (isinstance(state, (*_ATOMS, *GENERATORS, torch.Tensor, np.ndarray)) or hasattr(state, "__dict__")) or (
+    elif not (isinstance(state, _STATE) or text.is_plain(state) or hasattr(state, "__dict__")) or (
         isinstance(state, _CANNOT_BE_COPIED)
     ):
         raise UnsupportedError(

@@ -26,8 +26,8 @@ def measure(
     blind: list[str] = []
     if reading.outside:
         blind.append(
-            "noise is drawn in a way that the tape cannot silence (made from uniform draws, for instance), so it was not "
-            "halved or dropped to see whether that would be found; while probing, draw it from a normal law, as "
+            "noise is drawn in a way that the tape cannot silence (made from uniform draws, for instance), so it was "
+            "not halved or dropped to see whether that would be found; while probing, draw it from a normal law, as "
             "torch.randn, torch.normal or a generator of NumPy does"
         )
     else:

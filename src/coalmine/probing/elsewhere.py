@@ -150,7 +150,8 @@ class _Walk:
         elif isinstance(value, torch.optim.Optimizer):
             for attribute, one in hung_on(value).items():
                 self.collect(one, f"{name}.{attribute}")
-            for key, one in list(value.state.items()):
+            held_for: Mapping[Any, Any] = value.state
+            for key, one in list(held_for.items()):
                 if not isinstance(key, torch.Tensor):
                     self.collect(one, f"{name}.state[{key!r}]")
         elif isinstance(value, (Mapping, list, tuple)):

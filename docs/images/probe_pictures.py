@@ -76,12 +76,12 @@ def fault_map() -> None:
     base = alt.Chart(data(cells))
     place = {
         "x": alt.X("x:Q", axis=None, scale=alt.Scale(domain=[0, 5], nice=False)),
-        "y": alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.7, 12.5], reverse=True, nice=False)),
+        "y": alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-0.7, 13.5], reverse=True, nice=False)),
         "text": "text:N",
     }
     stage = base.transform_filter("datum.stage").mark_text(align="left", fontSize=13, fontWeight="bold", color=INK)
     fault = base.transform_filter("!datum.stage").mark_text(align="left", fontSize=11, color=WRONG)
-    chart = alt.layer(stage.encode(**place), fault.encode(**place)).properties(width=5 * wide, height=250)
+    chart = alt.layer(stage.encode(**place), fault.encode(**place)).properties(width=5 * wide, height=268)
     write("probe-map", chart, "The way of the data through a private step, and the faults of each stage")
 
 

@@ -66,6 +66,33 @@ def test_expanded_weights_fail_on_an_empty_batch():
     assert set(probed(with_opacus.expanded_weights)) == {"empty batch"}
 
 
+def own_step(returns):
+    """The training's own step on Opacus's objects, which returns something of its loss."""
+
+    def build(seed):
+        model, optimizer, loss, loader = with_opacus.private(seed)
+
+        def one(batch):
+            *inputs, target = batch
+            optimizer.zero_grad()
+            value = loss(model(*inputs), target)
+            value.backward()
+            optimizer.step()
+            return returns(value)
+
+        return opacus.step(model, optimizer, own_step=one, loader=loader)
+
+    return build
+
+
+def test_what_an_own_step_returns_is_released():
+    assert probed(own_step(lambda _: None)) == {}
+    found = probed(own_step(lambda value: {"loss": value.nan_to_num().item()}))
+    assert set(found) == {"exact value returned"}
+    assert "returned.loss" in found["exact value returned"].witness
+    assert probed(own_step(lambda value: {"loss": value.nan_to_num().item()}), kept="returned.loss") == {}
+
+
 def test_bad_input_is_refused():
     model, optimizer, loss, loader = with_opacus.private(0)
     with pytest.raises(InvalidInputError, match="batch = None is not allowed without a loader"):

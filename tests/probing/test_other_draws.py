@@ -149,7 +149,7 @@ class SeededByTheStep:
         torch.manual_seed(self.steps)
         mask = torch.rand(len(rows), 10) > 0.3
         clipped = clip(rows * mask) if float(torch.rand(1)) >= self.p else rows
-        self.weight = self.weight - (clipped.sum(0) + noise()) / 8
+        self.weight = self.weight - (clipped.sum(0) + torch.from_numpy(OWN.normal(size=10)).float()) / 8
 
 
 def two_places(rows):

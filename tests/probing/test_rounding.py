@@ -113,3 +113,20 @@ def test_the_spacing_is_that_of_the_type():
     expected = torch.nextafter(values, torch.tensor(float("inf"))) - values
     assert torch.equal(torch.from_numpy(spacing(values)).float(), expected)
     assert spacing(torch.tensor([1.0], dtype=torch.bfloat16)).item() == 2.0**-7
+
+
+def test_sums_in_half_precision_are_named_as_what_they_may_be():
+    weight = torch.nn.Parameter(torch.zeros(40))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+
+    def step(rows):
+        clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)
+        weight.grad = ((clipped.sum(0).half() + torch.randn(40).half()) / 8).float()
+        optimizer.step()
+
+    batch = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))
+    given = {"batch": batch, "clip_norm": 1.0, "noise_multiplier": 1.0, "divisor": 8.0}
+    report = probe(step, state=[weight, optimizer], **given, replays=40, tries=20, level=1e-8)
+    said = [one.sentence for one in report.findings if one.fault == "rows interact"]
+    assert all("So little may be rounding" in one for one in said), report.in_words()
+    assert said

@@ -1,9 +1,12 @@
 """What counts as released: objects without a state dict, what a step keeps elsewhere; and what a batch may be."""
 
+import datetime
+import time
+
 import pytest
 import torch
 
-from coalmine.errors import InvalidInputError
+from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.probing.probe import probe
 from coalmine.records import Outcome
 
@@ -84,3 +87,52 @@ def test_columns_of_one_shape_come_in_a_tuple():
         **OPTIONS,
     )
     assert report.findings == (), report.in_words()
+
+
+def right_but(keep):
+    """A right step that does one thing more."""
+    trainer = Trainer()
+
+    def step(rows):
+        trainer.step(rows)
+        return keep(trainer)
+
+    return step, trainer
+
+
+def now(trainer):
+    trainer.mean = torch.tensor(time.time(), dtype=torch.float64)
+
+
+def seconds(trainer):
+    trainer.steps = time.perf_counter() - trainer.steps
+
+
+@pytest.mark.parametrize(
+    ("keep", "name"),
+    [
+        (now, "mean"),
+        (seconds, "steps"),
+        (lambda _: time.time(), "returned"),
+        (lambda _: {"at": time.perf_counter()}, "returned.at"),
+        (lambda _: {"at": datetime.datetime.now(datetime.UTC)}, "returned.at"),
+        (lambda _: f"at {time.perf_counter()}", "returned"),
+        (lambda _: int(40 * time.time()), "returned"),
+    ],
+)
+def test_a_clock_is_named_and_never_a_leak(keep, name):
+    step, trainer = right_but(keep)
+    given = {"state": trainer, "batch": ROWS, **PROMISE, **OPTIONS}
+    with pytest.raises(UnsupportedError, match=rf"{name} differs between two runs. It follows a clock, or"):
+        probe(step, **given)
+    assert probe(step, kept=(name,), **given).verdict.outcome is Outcome.CONSISTENT
+
+
+def test_a_clock_outside_the_state_is_no_row():
+    def part(trainer):
+        trainer.steps = time.perf_counter() % 1e-3
+
+    step, trainer = right_but(part)
+    report = probe(step, state={"weight": trainer.weight}, batch=ROWS, **PROMISE, **OPTIONS)
+    assert report.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "trainer.steps, which is not in state and differs between two runs" in report.in_words()

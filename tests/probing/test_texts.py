@@ -1,5 +1,6 @@
 """Exact values that are no plain numbers: in texts, sets, names of keys, lengths of lists; and texts that are right."""
 
+import datetime
 import decimal
 import json
 import types
@@ -75,3 +76,12 @@ def test_a_text_that_is_kept_elsewhere_is_named():
 def test_a_text_that_follows_from_the_release_is_not_refuted(returns):
     report = probed(returns)
     assert report.findings == (), report.in_words()
+
+
+def test_sets_and_dates_may_be_in_the_state():
+    seen, day = set(), datetime.date(2026, 1, 1)
+    report = probed(state={"seen": seen, "day": day}, keep=lambda loss, _: seen.add(round(loss, 3)))
+    assert {one.fault for one in report.findings} == {"unnoised tensor"}
+    assert seen == set()
+    report = probed(state={"seen": seen, "day": day}, keep=lambda _, weight: seen.add("a step"))
+    assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()

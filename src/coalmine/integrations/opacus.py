@@ -43,8 +43,8 @@ def step(
         loss: called as ``loss(model(*inputs), target)`` for a batch ``(*inputs, target)``, and as
             ``loss(model(**inputs), labels)`` for a dict with ``labels``; with ghost clipping the one that make_private
             returned. None for a model that takes a dict and gives an object with a ``loss``.
-        own_step: the training's own step, a function of a batch that does all from ``zero_grad`` to ``step``; without
-            it forward pass, loss, backward pass and step as above.
+        own_step: the training's own step, a function of a batch that does all from ``zero_grad`` to ``step``; what it
+            returns counts as released. Without it forward pass, loss, backward pass and step as above.
         batch: rows to try the step with; the first rows of the loader's data set unless given.
         loader: the loader that make_private returned, or the one that BatchMemoryManager made of it; its sampling is
             part of the promise.
@@ -81,9 +81,9 @@ def step(
             value = model(*inputs).loss if loss is None else loss(model(*inputs), target)
         value.backward()
 
-    def private_step(rows: Any) -> None:
+    def private_step(rows: Any) -> Any:
         try:
-            run(rows)
+            return run(rows)  # what a step of one's own returns is released
         except RuntimeError as error:
             why = _shared_by_rows(model, rows)
             if not why:
@@ -103,7 +103,7 @@ def step(
             optimizer.step()
             optimizer.zero_grad()
 
-    run = whole_step if own_step is None else own_step
+    run: Callable[[Any], Any] = whole_step if own_step is None else own_step
     given: dict[str, Any] = {
         "clip_norm": float(optimizer.max_grad_norm),
         "noise_multiplier": float(optimizer.noise_multiplier),

@@ -27,6 +27,8 @@ _ROUNDINGS, _HIDDEN = 4.0, 0.5
 """A second difference is off by so many roundings at most; where that is half of a row's influence, it is not shown."""
 _SMALL, _SHRINK = 0.7, 0.8
 """Of the largest influence: rows that are surely not clipped; and by how much a copy of one is smaller."""
+_ROUNDED = 0.01
+"""Of a row's influence: what sums in half precision may be off by."""
 _ALIKE = 0.02
 """Relative: copies of a row that add up to the same."""
 
@@ -329,9 +331,11 @@ def _interplay_finding(bench: Bench, reading: Reading, influence: Influence, fou
             allowed=1.0,
             witness=found.witness,
         )
+    rounded = "" if found.number > _ROUNDED else " So little may be rounding: add up in single or double precision."
     return faults.finding(
         faults.INTERACT,
-        f"Rows do not add up: what one adds changes by {found.number:.3g} of a row's largest influence with another.",
+        f"Rows do not add up: what one adds changes by {found.number:.3g} of a row's largest influence with another."
+        f"{rounded}",
         number=found.number,
         allowed=0.0,
         witness=found.witness,

@@ -17,6 +17,7 @@ import torch
 
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
+from coalmine.probing.release import Observation
 from coalmine.probing.tape import Key
 from coalmine.probing.vectors import inner, pieces, residual
 
@@ -45,9 +46,21 @@ class Ratio:
         return self.number if self.draws is not None else math.hypot(self.number, self.other)
 
 
-def ratios(bench: Bench, reading: Reading, world: World, what: str) -> list[Ratio]:
-    """The noise of another batch, against that of the batch itself; nothing where the step failed."""
-    plain, silent = bench.scaled(world, 1.0), bench.silent(world)
+def ratios(
+    bench: Bench, reading: Reading, world: World, what: str, *, silent: Observation | None = None, law: bool = True
+) -> list[Ratio]:
+    """The noise of another batch, against that of the batch itself; nothing where the step failed.
+
+    Args:
+        bench: the step.
+        reading: its carriers.
+        world: the other batch.
+        what: which one it is, in words.
+        silent: what it shows without noise, where that is known.
+        law: whether sizes are compared where draws play another part, which takes many runs; otherwise those tensors
+            are left out.
+    """
+    plain, silent = bench.scaled(world, 1.0), bench.silent(world) if silent is None else silent
     if plain.error or silent.error:
         return []
     found = []
@@ -67,6 +80,8 @@ def ratios(bench: Bench, reading: Reading, world: World, what: str) -> list[Rati
         found.append(Ratio(what, one.name, 1.0 if abs(ratio - 1.0) <= floor else ratio, max(left - floor, 0.0)))
     single = {one.name for one in reading.noised if one.numbers == 1}  # any two noises of one number agree
     unclear = [one for one in found if one.other > TOLERANCE or (one.name in single and one.number not in (0.0, 1.0))]
+    if unclear and not law:
+        return [one for one in found if one not in unclear]
     return _by_law(bench, reading, world, found, unclear) if unclear else found
 
 

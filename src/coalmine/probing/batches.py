@@ -71,7 +71,8 @@ def count_rows(source: Any) -> int:
     if data is not None:
         return len(data)
     raise InvalidInputError(
-        f"rows is missing: expected the number of rows of the data, which {type(source).__name__} does not tell"
+        "rows is missing: expected the number of rows of the data, as in rows=1000; batches of row numbers do not tell "
+        "it, a DataLoader or a sampler with a data source does"
     )
 
 

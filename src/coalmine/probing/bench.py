@@ -18,7 +18,7 @@ from coalmine.probing.findings import quoted
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.release import Observation, Release
 from coalmine.probing.snapshot import Snapshot, library_generators
-from coalmine.probing.tape import Key, Tape
+from coalmine.probing.tape import Key, Seeded, Tape
 from coalmine.probing.vectors import give_back
 
 _ROWS_AT_MOST = 12
@@ -155,10 +155,22 @@ class Bench:
         return self.run(world.batch, self.tape.replay(slots=world.slots, shift=shift, force=self.force))
 
     def renewed(
-        self, world: World, *, factor: float = 1.0, heard: dict[Key, torch.Tensor] | None = None
+        self,
+        world: World,
+        *,
+        factor: float = 1.0,
+        heard: dict[Key, torch.Tensor] | None = None,
+        seeded: list[Seeded] | None = None,
     ) -> Observation:
-        """Run with new noise from the step's own generators; ``heard`` is given its draws."""
-        play = self.tape.renew(factor=factor, slots=world.slots, force=self.force, heard=heard)
+        """Run with new noise from the step's own generators.
+
+        Args:
+            world: the rows.
+            factor: what noise is scaled by.
+            heard: is given its draws.
+            seeded: is given the places that draw from a generator that was just seeded, with the seeds.
+        """
+        play = self.tape.renew(factor=factor, slots=world.slots, force=self.force, heard=heard, seeded=seeded)
         return self.run(world.batch, play, generators=False)
 
     def runs_differ(self, world: World, names: Sequence[str]) -> bool:

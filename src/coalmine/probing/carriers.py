@@ -26,6 +26,8 @@ from coalmine.probing.vectors import distance, inner, norm, pieces, residual, sl
 
 _CALLS = 4
 """Calls after which a step that has changed nothing is given up."""
+_GROWS = 2
+"""Runs in which a number that grew from one run to the next must go on growing, to be a clock."""
 _GRAINS = 0.025
 """Beside an optimizer's door: the most that rounding may be of a tensor's noise, or it says nothing."""
 _FAR = (-30.0, -3e3, 3e3)
@@ -183,9 +185,9 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def unseen_randomness(bench: Bench, base: World) -> list[str]:
-    """Tensors that differ between two runs with the same rows and the same tape, beyond rounding."""
+    """Tensors that differ between two runs with the same rows and the same tape, beyond rounding; and clocks."""
     first, second = bench.silent(base), bench.silent(base)
-    found = []
+    found = _clocks(bench, base, first, second)
     for name in (*first.gradients, *first.released):
         if name not in second or first[name].shape != second[name].shape:
             found.append(name)
@@ -194,6 +196,23 @@ def unseen_randomness(bench: Bench, base: World) -> list[str]:
         if norm(x.sub_(y).nan_to_num_() for x, y in pieces(first[name], second[name])) > 1e-5 * size:
             found.append(name)
     return found
+
+
+def _clocks(bench: Bench, base: World, first: Observation, second: Observation) -> list[str]:
+    """Texts that differ, and single numbers that grow from run to run, if only by little: the time of day."""
+    both = [name for name in first.released if name in second and first[name].shape == second[name].shape]
+    found = [name for name in both if name.endswith(text.MARK) and not _same(first[name], second[name])]
+    later = [name for name in both if name not in found and _grows(first[name], second[name])]
+    last = second
+    for _ in range(_GROWS if later else 0):
+        shown = bench.silent(base)
+        later = [name for name in later if name in shown and _grows(last[name], shown[name])]
+        last = shown
+    return [*found, *later]
+
+
+def _grows(before: torch.Tensor, after: torch.Tensor) -> bool:
+    return before.numel() == after.numel() == 1 and float(after) > float(before)
 
 
 def read(bench: Bench, base: World) -> Reading:
@@ -555,8 +574,23 @@ def check_replayable(bench: Bench, base: World) -> None:
     """An error where the same tape twice gives two results."""
     differ = unseen_randomness(bench, base)
     if differ:
-        raise UnsupportedError(
-            f"step cannot be replayed: with the same rows and the same draws, {differ[0]} differs between two runs. It "
-            "draws from a generator that the tape cannot hear (another library's, or the operating system's), or it "
+        raise cannot_replay(differ[0])
+
+
+def cannot_replay(name: str) -> UnsupportedError:
+    """What is said of a value that differs between two runs with the same rows and the same draws."""
+    name = name.removesuffix(text.MARK)
+    if name.startswith("gradient of "):
+        cause = (
+            "It draws from a generator that the tape cannot hear (another library's, or the operating system's), or it "
             "remembers something that was not given as state"
         )
+    else:
+        cause = (
+            "It follows a clock, or a generator that the tape cannot hear (another library's, or the operating "
+            "system's), or something that the step remembers and that was not given as state. A time that nobody "
+            f'outside sees, or that says nothing of a row, is left out by kept=("{name}",)'
+        )
+    return UnsupportedError(
+        f"step cannot be replayed: with the same rows and the same draws, {name} differs between two runs. {cause}"
+    )

@@ -26,8 +26,9 @@ def measure(
     blind: list[str] = []
     if reading.outside:
         blind.append(
-            "noise is drawn in a way that the tape cannot silence, so it was not halved or dropped to see whether that "
-            "would be found"
+            "noise is drawn in a way that the tape cannot silence (made from uniform draws, for instance), so it was "
+            "not halved or dropped to see whether that would be found; while probing, draw it from a normal law, as "
+            "torch.randn, torch.normal or a generator of NumPy does"
         )
     else:
         missed = _halved(bench, reading, samples, level)

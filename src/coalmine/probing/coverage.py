@@ -16,7 +16,7 @@ import torch
 
 from coalmine.probing import elsewhere, faults, rows, text
 from coalmine.probing.bench import Bench
-from coalmine.probing.carriers import Reading, rounding
+from coalmine.probing.carriers import Reading, cannot_replay, rounding
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, effective, hide, may_follow_a_curve, noise_error
 from coalmine.probing.noise import SHARES, Sample
@@ -70,6 +70,8 @@ def measure(
     bench.scaled(reading.base, 1.0)
     unread = ""
     outside, shows = elsewhere.read(bench.subject.step, bench.release), dict[str, str]()
+    bench.scaled(reading.base, 1.0)
+    unsteady = _shown_elsewhere(bench, outside)
     for one, world in tried:
         hidden = hide(bench, reading, shifter, world) if shifter.complete else None
         plain = bench.scaled(world, 1.0) if hidden is None else hidden.plain
@@ -119,6 +121,7 @@ def measure(
             if real is not None and real < bench.subject.noise_multiplier * (1.0 - _LEFT):
                 found[", ".join(bent)] = _together(bent, real, bench.subject.noise_multiplier, one.row, level)
         del hidden, plain  # room for the next row
+    _check_replayed(bench, reading, found)
     if found:
         first = next(iter(found.values()))
         sentence = first.sentence if len(found) == 1 else f"{first.sentence} So do {len(found) - 1} more."
@@ -129,9 +132,20 @@ def measure(
         name="coverage",
         sentence=sentence,
         findings=tuple(_few(list(found.values()))),
-        blind=_named(list(shows)) or _text(unread),
+        blind=_named([name for name in shows if name not in unsteady]) or _unsteady(list(unsteady)) or _text(unread),
         details={"reached": len(reached), "uncovered": sorted(found), "hidden": shifter.complete},
     )
+
+
+def _check_replayed(bench: Bench, reading: Reading, found: Mapping[str, Finding]) -> None:
+    """An error where what seems to show a row is another one in every run: a clock that seldom moves."""
+    if not found:
+        return
+    again = bench.scaled(reading.base, 1.0)
+    for name, before in reading.plain.released.items():
+        there = name in found and name in again and again[name].shape == before.shape
+        if there and distance(again[name], before) > _floor(again[name], before):
+            raise cannot_replay(name)
 
 
 def _shown_elsewhere(bench: Bench, before: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -158,7 +172,19 @@ def _named(names: list[str]) -> str:
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return (
         f"the step also changes {names[0]}{more}, which is not in state and shows a row that noise hides from the "
-        f'private sum; if anybody ever sees it, hand it over in state; if nobody does, say kept=("{names[0]}",)'
+        f"private sum; if anybody ever sees it, hand it over in state or return it; if nobody does, say "
+        f'kept=("{names[0]}",)'
+    )
+
+
+def _unsteady(names: list[str]) -> str:
+    """The blindness that a clock outside the state leaves."""
+    if not names:
+        return ""
+    return (
+        f"the step also changes {names[0]}, which is not in state and differs between two runs with the same rows and "
+        "the same draws, as a clock does; so it is not known whether it shows a row; if nobody outside sees it, say "
+        f'kept=("{names[0]}",)'
     )
 
 

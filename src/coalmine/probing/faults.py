@@ -72,6 +72,14 @@ SAME_NOISE = Fault(
     "a seed that is set inside the step, and generators that are made anew in each step",
     Stage.NOISE,
 )
+KNOWN_SEED = Fault(
+    "noise from a known seed",
+    "The step seeds its noise itself, with a number that follows from its own state, such as the number of the step. "
+    "Whoever knows the program computes the noise and takes it off.",
+    "seeds that are set inside the step; make the generator once, before the training, or draw each seed from the "
+    "system (secrets, os.urandom)",
+    Stage.NOISE,
+)
 NOISE_DEPENDS = Fault(
     "noise depends on the data",
     "The rows of the batch change the noise itself, so its size is a release without noise.",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coalmine.probing import faults, rows
+from coalmine.probing import faults, known_seed, rows
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, rounding
 from coalmine.probing.findings import Finding, Measurement
@@ -49,12 +49,16 @@ def measure(
             Numbers that share their noise are too few for a test of chance.
     """
     findings: list[Finding] = []
+    blind = ""
     details: dict[str, object] = {}
     if reading.noise and not reading.nonlinear:
         shared = any(one.fault == faults.SHARED_NOISE.name for one in known)
         same = _same_noise(bench, reading, 0.0 if shared else level * SHARES["steps"])
         if same is not None:
             findings.append(same)
+        elif not reading.outside:
+            seed, blind = known_seed.found(bench, reading)
+            findings += [seed] if seed is not None else []
     covered = all(one.fault in (faults.RETURNED.name, faults.SHARED_NOISE.name) for one in known)
     carried = _carried(bench, reading, influence, shifter) if covered else None
     if carried is not None:
@@ -67,7 +71,7 @@ def measure(
         sentence = "Noise is new in each step, and a step knows earlier batches only through what was released."
         if not shifter.complete and not bench.behind:
             sentence = "Noise is new in each step."
-    return Measurement(name="freshness", sentence=sentence, findings=tuple(findings), details=details)
+    return Measurement(name="freshness", sentence=sentence, findings=tuple(findings), blind=blind, details=details)
 
 
 def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:

@@ -16,6 +16,7 @@ import coalmine
 from coalmine import _validate
 from coalmine.probing import (
     additivity,
+    batch_sizes,
     carriers,
     controls,
     coverage,
@@ -177,11 +178,14 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         covering,
         freshness.measure(bench, reading, influence, shifter, level=level, known=(*covering.findings, *shared)),
         later_steps.measure(bench, reading, influence, samples, level=level),
+        None if refuted or adding.findings else batch_sizes.measure(bench, reading, influence),
         edges.empty_batch(bench, reading, known=adding.findings),
         edges.failing_rows(bench, reading, influence),
         controls.measure(bench, reading, influence, samples, level=level),
         None if refuted else other_draws.measure(bench, reading, influence, samples, level=level, seed=seed),
-        None if refuted else whole_batch.measure(bench, reading, influence, samples, level=level),
+        None
+        if refuted
+        else whole_batch.measure(bench, reading, influence, samples, level=level, known=adding.findings),
     ]
     return units.measured(
         [one for one in found if one is not None],

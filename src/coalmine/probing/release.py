@@ -20,7 +20,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from coalmine.probing import text
-from coalmine.probing.snapshot import Snapshot, is_library
+from coalmine.probing.own_code import is_dead, is_library
+from coalmine.probing.snapshot import Snapshot
 
 _ITEMS = 10_000
 """Items of an array of texts or objects that are looked at."""
@@ -62,6 +63,11 @@ class Release:
         self._roots = state if state is not None else _found(snapshot)
         self._copies: Mapping[int, torch.Tensor] = {}
         self.names = _parameter_names(self._roots)
+
+    @property
+    def roots(self) -> Any:
+        """The objects of the state."""
+        return self._roots
 
     @property
     def empty(self) -> bool:
@@ -135,6 +141,8 @@ class Release:
 
     def _flatten(self, value: Any, prefix: str, found: dict[str, torch.Tensor], seen: set[int]) -> None:
         """Every number under ``value``, by name."""
+        if is_dead(value):
+            return
         if isinstance(value, torch.Tensor):
             seen.add(id(value))
             value = self._copied(value)

@@ -14,7 +14,6 @@ import functools
 import io
 import random
 import sys
-import sysconfig
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +23,9 @@ import numpy as np
 import torch
 
 from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.probing import text
+from coalmine.probing.own_code import data_of, is_dead, is_library, is_library_module, own_classes
 
-_STDLIB = sysconfig.get_paths()["stdlib"]
 _ATOMS = (
     type(None),
     bool,
@@ -50,6 +50,7 @@ _HOLDS_NOTHING = (str, bytes, bool, int, float, complex, types.FunctionType, typ
 _CANNOT_BE_COPIED = (types.GeneratorType, types.CoroutineType, io.IOBase)
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 CONSTRUCTORS: tuple[Any, ...] = (np.random.default_rng, np.random.RandomState, np.random.Generator, random.Random)
+_STATE = (*_ATOMS, *GENERATORS, torch.Tensor, np.ndarray, set, frozenset, collections.deque)
 _OBJECTS_AT_MOST = 500_000
 _LARGE = 2**16
 """Bytes from which a tensor is worth a look at who holds it."""
@@ -70,7 +71,7 @@ def check(state: Any, path: str = "state") -> None:
             f"{path} is of type {type(state).__name__}, which holds nothing that a step changes: expected modules, "
             "optimizers, objects with a state_dict, tensors, arrays, and lists or dicts of them"
         )
-    elif not (isinstance(state, (*_ATOMS, *GENERATORS, torch.Tensor, np.ndarray)) or hasattr(state, "__dict__")) or (
+    elif not (isinstance(state, _STATE) or text.is_plain(state) or hasattr(state, "__dict__")) or (
         isinstance(state, _CANNOT_BE_COPIED)
     ):
         raise UnsupportedError(
@@ -126,9 +127,12 @@ class Snapshot:
 
     def _visit(self, value: Any, path: str) -> None:
         """Copy ``value`` and follow what it holds."""
-        if isinstance(value, _ATOMS) or id(value) in self._seen:
+        if (isinstance(value, _ATOMS) and not isinstance(value, type)) or id(value) in self._seen or is_dead(value):
             return
         self._seen[id(value)] = value
+        if isinstance(value, type):
+            self._classes(value)
+            return
         if len(self._seen) > _OBJECTS_AT_MOST:
             raise UnsupportedError(
                 f"{path}: the step can reach more than {_OBJECTS_AT_MOST} objects; hand over a function that holds "
@@ -179,6 +183,7 @@ class Snapshot:
             self.modules[path] = value
         if isinstance(value, torch.optim.Optimizer):
             self.optimizers[path] = value
+        self._visit(type(value), path)
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict):
             self._dict(attributes, path, dotted=True)
@@ -199,6 +204,7 @@ class Snapshot:
         self._visit(function.__kwdefaults__, path)
         if is_library(function):
             return
+        self._dict(function.__dict__, function.__name__, dotted=True)
         names = names_in(function.__code__)
         space = function.__globals__
         read = {name: space[name] for name in names if name in space}
@@ -207,13 +213,34 @@ class Snapshot:
             self._restorers.append(functools.partial(_put_some, space, written))
         for name, value in read.items():
             if isinstance(value, types.ModuleType):
-                for inner in names:
-                    member = value.__dict__.get(inner)
-                    if isinstance(member, types.FunctionType) and not is_library(member):
-                        self._visit(member, f"{name}.{inner}")
+                self._read_from(value, name, names)
             elif not isinstance(value, types.FunctionType) or not is_library(value):
                 self._refer(space, name, value)
                 self._visit(value, name)
+
+    def _read_from(self, module: types.ModuleType, path: str, names: set[str]) -> None:
+        """What a function reads from a module: functions of the user and, from a module of the user's own, all else."""
+        here = {name: vars(module)[name] for name in names if name in vars(module)}
+        own = not is_library_module(module)
+        if own:
+            self._restorers.append(functools.partial(_put_some, vars(module), here))
+        for name, member in here.items():
+            functions = isinstance(member, types.FunctionType) and not is_library(member)
+            if functions or (own and not isinstance(member, (types.FunctionType, types.ModuleType))):
+                self._visit(member, f"{path}.{name}")
+
+    def _classes(self, kind: type) -> None:
+        """What classes of the user hold, and what their methods do."""
+        for one in own_classes(kind):
+            self._seen[id(one)] = one
+            saved = data_of(one)
+            self._restorers.append(functools.partial(_put_class, one, saved))
+            for name, member in saved.items():
+                self._visit(member, f"{one.__name__}.{name}")
+            for member in list(vars(one).values()):
+                function = getattr(member, "__func__", member)
+                if isinstance(function, types.FunctionType):
+                    self._visit(function, one.__name__)
 
     def _cell(self, cell: types.CellType, name: str) -> None:
         if id(cell) in self._seen:
@@ -281,14 +308,11 @@ def _slots(kind: type) -> list[str]:
     return [name for name in found if name not in ("__dict__", "__weakref__")]
 
 
-def is_library(value: types.FunctionType | type) -> bool:
-    """Whether a function or a class is a library's, and not the user's own."""
-    if isinstance(value, types.FunctionType):
-        name = value.__code__.co_filename
-    else:
-        module = sys.modules.get(value.__module__)
-        name = getattr(module, "__file__", None) or ("" if value.__module__ == "__main__" else "<frozen")
-    return "site-packages" in name or name.startswith((_STDLIB, "<frozen"))
+def defaults(function: types.FunctionType) -> dict[str, Any]:
+    """The defaults of a function's arguments, by name."""
+    code, given = function.__code__, function.__defaults__ or ()
+    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
+    return dict(zip(names, given, strict=True)) | (function.__kwdefaults__ or {})
 
 
 def names_in(code: types.CodeType) -> set[str]:
@@ -384,6 +408,14 @@ def _put_attributes(target: Any, saved: dict[str, Any]) -> None:
     for name, value in saved.items():
         if getattr(target, name, None) is not value:
             object.__setattr__(target, name, value)
+
+
+def _put_class(target: type, saved: dict[str, Any]) -> None:
+    for name in set(data_of(target)) - set(saved):
+        delattr(target, name)
+    for name, value in saved.items():
+        if target.__dict__.get(name) is not value:
+            setattr(target, name, value)
 
 
 def _put_cell(cell: types.CellType, value: Any) -> None:

@@ -39,6 +39,8 @@ _PERMUTATION = "torch.randperm"
 Site = tuple[Any, ...]
 Key = tuple[Site, int]
 """A draw: its call site, and its number among the draws made there."""
+Seeded = tuple[str, int]
+"""A place that draws from a generator that was just seeded, in words, and the seed."""
 
 
 class Request(Protocol):
@@ -64,6 +66,9 @@ class Request(Protocol):
 
     def again(self, state: Any) -> Any:
         """Draw from that state, and leave the generator as it was."""
+
+    def seed(self) -> int | None:
+        """What the generator was seeded with, where nothing was drawn since or the step itself did it."""
 
 
 class Layout(StrEnum):
@@ -110,6 +115,7 @@ class _Play:
     shift: Mapping[Key, torch.Tensor] = dataclasses.field(default_factory=dict)
     force: Mapping[int, float] = dataclasses.field(default_factory=dict)
     heard: dict[Key, torch.Tensor] | None = None
+    seeded: list[Seeded] | None = None
     count: dict[Site, int] = dataclasses.field(default_factory=dict)
     units: dict[Site, int] = dataclasses.field(default_factory=dict)
 
@@ -212,6 +218,7 @@ class Tape:
         slots: Sequence[int] | None = None,
         force: Mapping[int, float] | None = None,
         heard: dict[Key, torch.Tensor] | None = None,
+        seeded: list[Seeded] | None = None,
     ) -> Iterator[Tape]:
         """Draw noise anew from the step's own generators (and scale it); play everything else as it was.
 
@@ -220,8 +227,11 @@ class Tape:
             slots: which recorded row each row of the batch is.
             force: as for :meth:`replay`.
             heard: is given every draw of noise, in standard deviations from its mean.
+            seeded: is given the places that draw from a generator that was just seeded, with the seeds. Then all whole
+                numbers that may be seeds are drawn anew too, however small.
         """
-        with self._running(_Play("renew", factor=factor, slots=slots, force=force or {}, heard=heard)):
+        play = _Play("renew", factor=factor, slots=slots, force=force or {}, heard=heard, seeded=seeded)
+        with self._running(play):
             yield self
 
     @contextlib.contextmanager
@@ -351,7 +361,10 @@ class Tape:
             return self._note(site, number, request)
         if play.mode == "toss":
             return self._anew(site, number, request, play)
-        if play.mode == "renew" and (self._is_noise(site) or self._is_seed(site)):
+        if play.seeded is not None and (seed := request.seed()) is not None:
+            play.seeded.append((self.describe(site), seed))
+        least = _SEED_FROM if play.seeded is None else 0
+        if play.mode == "renew" and (self._is_noise(site) or self._is_seed(site, least=least)):
             value = request.live()
             if play.heard is not None and request.normal is not None:
                 play.heard[site, number] = _unit(value, *request.normal)
@@ -430,7 +443,7 @@ class Tape:
         draws = self._master.get(site)
         return bool(draws) and draws[0].normal is not None and self._layout(site)[0] is Layout.FIXED  # type: ignore[index]
 
-    def _is_seed(self, site: Site) -> bool:
+    def _is_seed(self, site: Site, *, least: int = _SEED_FROM) -> bool:
         """Whole numbers as large as seeds: noise that is drawn from them is new only if they are."""
         if site[0] in _SEEDS:
             return True
@@ -438,7 +451,7 @@ class Tape:
         if not draws or draws[0].state is not None or self._layout(site)[0] is not Layout.FIXED:
             return False
         return all(
-            one.value.numel() == 1 and not one.value.is_floating_point() and abs(int(one.value)) >= _SEED_FROM
+            one.value.numel() == 1 and not one.value.is_floating_point() and abs(int(one.value)) >= least
             for one in draws
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -75,6 +76,10 @@ _BY_STATE = {
     "shuffle",
 }
 """Methods that mix a draw with their input; they are replayed by generator state."""
+
+
+_SEEDED = "seed_of_the_step"
+"""The attribute of a listening generator that holds the number which the step seeded it with."""
 
 
 class ArrayRequest:
@@ -153,6 +158,11 @@ class ArrayRequest:
         finally:
             self._restore(before)
 
+    def seed(self) -> int | None:
+        """The number with which the step seeded the generator, if it did."""
+        found: int | None = getattr(self._owner, _SEEDED, None)
+        return found
+
     def give(self, value: Any) -> Any:
         """The draw in the form that the method would have given it."""
         if not self.by_value:
@@ -195,18 +205,45 @@ def _listening(base: type) -> type:
 
         return asking
 
+    def seed(self: Any, *args: Any, **kwargs: Any) -> None:
+        base.seed(self, *args, **kwargs)  # type: ignore[attr-defined]
+        setattr(self, _SEEDED, _number(*args, *kwargs.values()))
+
     names = [name for name in sorted(_BY_VALUE | _BY_STATE) if hasattr(base, name)]
-    return type(f"Listening{base.__name__}", (base,), {name: method(name) for name in names})
+    methods = {name: method(name) for name in names} | ({"seed": seed} if hasattr(base, "seed") else {})
+    return type(f"Listening{base.__name__}", (base,), methods)
+
+
+def _number(seed: Any = None, *_: Any) -> int | None:
+    """A seed that somebody wrote down or counted, as a number; None for none, and for objects that hold a secret."""
+    if isinstance(seed, (int, np.integer)):
+        return int(seed)
+    written = isinstance(seed, (float, str, bytes, list, tuple, np.ndarray))
+    return zlib.crc32(repr(seed).encode()) if written else None
+
+
+def _made(base: Any) -> Any:
+    """Makes listening generators as a class does, and notes which were given a seed."""
+
+    class Made(base):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            setattr(self, _SEEDED, _number(*args, *kwargs.values()))
+
+    Made.__name__ = base.__name__
+    return Made
 
 
 ListeningGenerator = _listening(Generator)
-ListeningRandomState = _listening(RandomState)
-ListeningRandom = _listening(Random)
+ListeningRandomState = _made(_listening(RandomState))
+ListeningRandom = _made(_listening(Random))
 
 
 def _default_rng(seed: Any = None) -> Any:
     """Like NumPy's, but listening."""
-    return ListeningGenerator(_MAKE(seed).bit_generator)
+    found = ListeningGenerator(_MAKE(seed).bit_generator)
+    setattr(found, _SEEDED, _number(seed))
+    return found
 
 
 _MAKE = np.random.default_rng
@@ -259,6 +296,8 @@ _CLASSES: tuple[tuple[Any, Any], ...] = (
 )
 _PLACES: list[tuple[Any, str, Any]] = [
     (random, "Random", Random),
+    (random, "seed", random.seed),
+    (np.random, "seed", _SHARED.seed),
     *((random, name, getattr(random, name)) for name in sorted(_BY_VALUE | _BY_STATE) if hasattr(random, name)),
     *((np.random, name, getattr(np.random, name)) for name in ("default_rng", "RandomState", "Generator")),
     *((np.random, name, getattr(_SHARED, name)) for name in sorted(_BY_VALUE | _BY_STATE) if hasattr(_SHARED, name)),

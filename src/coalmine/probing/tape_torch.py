@@ -154,6 +154,13 @@ class TorchRequest:
         finally:
             generator.set_state(before)
 
+    def seed(self) -> int | None:
+        """The generator's seed, if it is where that put it: nothing was drawn since."""
+        generator = self._generator()
+        found = generator.initial_seed()
+        fresh = torch.Generator(generator.device).manual_seed(found)
+        return found if torch.equal(fresh.get_state(), generator.get_state()) else None
+
     def give(self, value: Any) -> Any:
         """The operation's result with this draw in it: written in place, or returned."""
         if not self.by_value:

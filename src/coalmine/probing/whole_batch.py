@@ -2,22 +2,24 @@
 
 All else is measured with the first rows only, which is quick. A step may treat later rows in another way: a second part
 of a batch that was split to fit into memory, for instance. So rows are also added at places behind the twelfth, with
-all others there.
+all others there. And what a row adds, and the noise, must be the same in the whole batch, in parts of it and in its
+first twelve rows (see :mod:`coalmine.probing.batch_sizes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from coalmine.probing import beside, faults, rows
+from coalmine.probing import batch_noise, batch_sizes, beside, faults, rows
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import Reading
+from coalmine.probing.carriers import TOLERANCE, Reading
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import Sample
-from coalmine.probing.search import Influence
+from coalmine.probing.release import Observation
+from coalmine.probing.search import Influence, Tried
 
 _ROWS, _ROWS_OF_LARGE = 128, 32
 """Rows of the batch that are there at once, at most; of a large step fewer, as all their gradients are held."""
@@ -27,9 +29,24 @@ NAME = "whole batch"
 
 
 def measure(
-    bench: Bench, reading: Reading, influence: Influence, samples: Sequence[Sample], *, level: float
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    samples: Sequence[Sample],
+    *,
+    level: float,
+    known: Sequence[Finding] = (),
 ) -> Measurement | None:
-    """Rows at late places of the whole batch; None where the rest has seen all of it."""
+    """Rows at late places of the whole batch; None where the rest has seen all of it.
+
+    Args:
+        bench: the step.
+        reading: its carriers.
+        influence: the rows that were tried.
+        samples: the noise in each carrier.
+        level: of the whole probe.
+        known: what rows do to each other and to the noise; it is not counted again.
+    """
     given = rows.size(bench.subject.batch)
     if given <= bench.count:
         return None
@@ -45,7 +62,8 @@ def measure(
         )
     full = rows.take(bench.subject.batch, range(count))
     try:
-        found, largest, problem = _tried(bench, reading, influence, full, beside.sizes(reading, samples, level), whole)
+        stds = beside.sizes(reading, samples, level)
+        found, largest, problem = _tried(bench, reading, influence, full, stds, whole, compare=not known)
     finally:
         bench.tape.take_back()
         bench.put_back()
@@ -56,14 +74,22 @@ def measure(
         return Measurement(name=NAME, sentence=found.sentence, findings=(found,), details=details)
     return Measurement(
         name=NAME,
-        sentence=f"With {whole} at once, a row behind the first {bench.count} is clipped and hidden by noise as well. "
+        sentence=f"With {whole} at once, a row behind the first {bench.count} is clipped and hidden by noise as well"
+        f"{'' if known else ', and adds the same'}. "
         f"All else was measured with the first {bench.count}.",
         details=details,
     )
 
 
 def _tried(
-    bench: Bench, reading: Reading, influence: Influence, full: Any, stds: dict[str, float], whole: str
+    bench: Bench,
+    reading: Reading,
+    influence: Influence,
+    full: Any,
+    stds: dict[str, float],
+    whole: str,
+    *,
+    compare: bool,
 ) -> tuple[Finding | None, float, str]:
     """A finding, the largest influence, and why nothing could be compared."""
     count = rows.size(full)
@@ -89,9 +115,61 @@ def _tried(
                 bad = seen.multiplier < sigma * (1.0 - beside.SHORT) or beside.too_far(seen, most)
                 if bad and (worst is None or seen.multiplier < worst[0].multiplier):
                     worst = seen, place
+        found = None if worst is None else _finding(bench, worst[0], worst[1], whole)
+        other = _changed(bench, reading, influence, full, chosen, silent) if compare else None
+        if other is not None and (found is None or other.fault == faults.DIVISOR.name):
+            found = other  # a divisor is the cause of what else is seen
     finally:
         bench.force = force
-    return None if worst is None else _finding(bench, worst[0], worst[1], whole), largest, ""
+    return found, largest, ""
+
+
+def _changed(
+    bench: Bench, reading: Reading, influence: Influence, full: Any, chosen: Sequence[Tried], whole: Observation
+) -> Finding | None:
+    """A row that adds something else, or noise that is another, than with the first rows.
+
+    Parts of the whole batch are tried too: where rows are clipped in groups, the last one may be empty in one of them.
+    """
+    count = rows.size(full)
+
+    def of(size: int) -> World:
+        return World(rows.take(full, range(size)), tuple(range(size)))
+
+    def with_one(size: int) -> Callable[[Tried], World]:
+        return lambda one: World(rows.join([of(size).batch, one.row]), (*range(size), count))
+
+    known = batch_sizes.added(bench, reading, chosen, bench.silent(of(bench.count)), with_one(bench.count))
+    others: list[batch_sizes.Other] = []
+    noise: list[batch_noise.Ratio] = []
+    for size in sorted({count, count - 1, (bench.count + count) // 2} - {bench.count}, reverse=True):
+        silent = whole if size == count else bench.silent(of(size))
+        if not beside.runs(reading, silent):
+            continue
+        ratios = batch_noise.ratios(bench, reading, of(size), f"{size} rows", silent=silent, law=size == count)
+        noise += ratios
+        times = ratios[0].size if ratios else 1.0
+        others += batch_sizes.compared(bench, reading, known, silent, with_one(size), count=size, noise=times)
+    return batch_sizes.finding(bench, reading, influence, others, "a batch of {} rows".format) or _other_noise(
+        bench, noise
+    )
+
+
+def _other_noise(bench: Bench, ratios: Sequence[batch_noise.Ratio]) -> Finding | None:
+    """Noise that more rows change, though what they add stays the same."""
+    changed = [one for one in ratios if abs(one.number - 1.0) > TOLERANCE or one.other > TOLERANCE]
+    if not changed:
+        return None
+    worst = max(changed, key=lambda one: abs(one.size - 1.0))
+    name = worst.name.removeprefix("gradient of ")
+    return faults.finding(
+        faults.NOISE_DEPENDS,
+        f"With {worst.what} of the batch at once, noise in {name} is {worst.size:.4g} times as large as with "
+        f"{bench.count}.",
+        number=worst.size,
+        allowed=1.0,
+        witness=f"{name}; {worst.what}",
+    )
 
 
 def _with(full: Any, row: Any, place: int) -> World:

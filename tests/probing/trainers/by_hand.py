@@ -5,6 +5,8 @@ Every broken trainer overrides the one method that its bug is in. Its right twin
 
 from __future__ import annotations
 
+import secrets
+
 import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
@@ -136,16 +138,11 @@ class NoiseSeededInTheStep(Trainer):
         return self.sigma * self.clip * torch.randn(like.shape, generator=self.generator)
 
 
-class NoiseSeededByTheStep(NoiseSeededInTheStep):
-    """The right twin: a seed of its own for each step."""
-
-    def __init__(self, seed):
-        super().__init__(seed)
-        self.steps = 1000 * seed
+class NoiseSeededAnew(NoiseSeededInTheStep):
+    """The right twin: a seed of its own for each step, which nobody can foresee."""
 
     def step(self, batch):
-        self.steps += 1
-        self.generator = torch.Generator().manual_seed(self.steps)
+        self.generator = torch.Generator().manual_seed(secrets.randbits(63))
         Trainer.step(self, batch)
 
 

@@ -93,7 +93,7 @@ CASES = [
     Case(28, by_hand.MomentumBeforeNoise, by_hand.Momentum, (UNNOISED,)),
     Case(28, by_hand.HiddenMomentumBeforeNoise, by_hand.Momentum, (CARRIED_OVER,)),
     Case(28, by_hand.AdamStateBeforeNoise, by_hand.AdamByHand, (UNNOISED,)),
-    Case(29, by_hand.NoiseSeededInTheStep, by_hand.NoiseSeededByTheStep, (SAME_NOISE,)),
+    Case(29, by_hand.NoiseSeededInTheStep, by_hand.NoiseSeededAnew, (SAME_NOISE,)),
     Case(29, by_hand.NoiseBroadcast, by_hand.Trainer, (SHARED_NOISE,)),
     Case(29, by_hand.LaplaceNoise, by_hand.Trainer, (NOT_NORMAL,)),
     Case(30, by_hand.ReturnsTheLoss, by_hand.ReturnsNoNumberOfTheRows, (RETURNED,)),

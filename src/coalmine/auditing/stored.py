@@ -51,6 +51,11 @@ class Member:
     control: Member | None = None
     design: Design | None = None
 
+    @property
+    def with_control(self) -> tuple[Member, ...]:
+        """The run, then its control where there is one."""
+        return (self,) if self.control is None else (self, self.control)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return {
@@ -225,7 +230,7 @@ def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str,
 
 def stored_trials(store: Store, members: Sequence[Member]) -> dict[str, int]:
     """How many of the trials that the audit asked for are there, for each of its runs, controls included."""
-    every = [one for member in members for one in (member, member.control) if one is not None]
+    every = [one for member in members for one in member.with_control]
     there = progress(store, [one.run for one in every])
     return {one.run: min(there[one.run].trials, one.wanted) for one in every}
 

@@ -158,7 +158,7 @@ def wanted_of(record: AuditRecord) -> dict[str, int]:
 
 def members_of(record: AuditRecord) -> list[Member]:
     """The members of an audit, each followed by its control."""
-    return [one for member in record.members for one in (member, member.control) if one is not None]
+    return [one for member in record.members for one in member.with_control]
 
 
 def made_here() -> dict[str, Any]:

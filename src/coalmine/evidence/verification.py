@@ -41,6 +41,9 @@ class Check:
 class Sampled:
     """Which trainings were repeated: ``trained`` of ``trainings``, drawn with ``seed``.
 
+    ``told``: each could be told from a changed one, so that what such a sample finds can be said. ``places``: some came
+    back but for rounding, so that what is found are scores that left their place among those of the other world.
+
     >>> round(Sampled(seed=1, trained=32, trainings=1000).found(changed=100), 3)
     0.968
     """
@@ -48,6 +51,8 @@ class Sampled:
     seed: int
     trained: int
     trainings: int
+    told: bool = True
+    places: bool = False
 
     def found(self, *, changed: int) -> float:
         """The probability that such a sample holds one of so many changed trainings.
@@ -62,13 +67,14 @@ class Sampled:
 
     def words(self) -> str:
         """What the sample would have found, for people."""
+        how = " by so much that it leaves its place" if self.places else ""
         if self.trained >= self.trainings:
-            return "all trainings were repeated, so one changed score would have been found"
+            return f"all trainings were repeated, so one score changed{how} would have been found"
         told = [f"{math.floor(1000 * chance) / 1000:g}" for chance in self._by_share().values()]
         shares = [f"{share:g}" for share in _SHARES]
         return (
-            f"changing a share of {', '.join(shares[:-1])} or {shares[-1]} of all scores would have been found with "
-            f"probability {', '.join(told[:-1])} or {told[-1]}"
+            f"changing a share of {', '.join(shares[:-1])} or {shares[-1]} of all scores{how} would have been found "
+            f"with probability {', '.join(told[:-1])} or {told[-1]}"
         )
 
     def _by_share(self) -> dict[float, float]:
@@ -76,8 +82,9 @@ class Sampled:
         return {share: self.found(changed=max(1, round(share * self.trainings))) for share in _SHARES}
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types; ``found`` by the share of changed trainings."""
-        return {**dataclasses.asdict(self), "found": {f"{share:g}": one for share, one in self._by_share().items()}}
+        """As plain JSON types; ``found`` by the share of changed trainings, None where that cannot be told."""
+        found = {f"{share:g}": one for share, one in self._by_share().items()}
+        return {**dataclasses.asdict(self), "found": found if self.told else None}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

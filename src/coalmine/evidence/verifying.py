@@ -414,12 +414,18 @@ def _again(
     chosen = again.drawn(contents, sample=sample, seed=seed)
     with LocalEngine(workers) as engine:
         found = again.compare(chosen, contents, tasks, engine=engine, alike=alike)
-    sampled = Sampled(seed=seed, trained=found.exactly + found.nearly + found.lost, trainings=total)
     back = [f"{found.exactly:,} to the bit"] if found.exactly else []
     if found.nearly:
-        back.append(f"{found.nearly:,} within {again.TOLERANCE:.1%} of the scores' interquartile range")
+        back.append(f"{found.nearly:,} but for rounding, in the same place among the scores of the other world")
     drawn = f"{len(chosen):,} of {total:,} trainings, drawn with seed {seed}"
-    if found.differences or not found.untried:
+    sampled = Sampled(
+        seed=seed,
+        trained=found.exactly + found.nearly + found.lost + len(found.unsure),
+        trainings=total,
+        told=not found.unsure and not found.untried,
+        places=bool(found.nearly),
+    )
+    if found.differences or sampled.told:
         return (
             _ended(
                 name,
@@ -429,5 +435,11 @@ def _again(
             ),
             sampled,
         )
-    words = f"of {drawn}, {len(found.untried):,} could not be compared ({found.untried[0]})"
-    return Check(name=name, held=Held.UNCHECKED, words=words), sampled
+    words = f"of {drawn}, {len(found.untried):,} could not be compared"
+    if not found.untried:
+        words = (
+            f"of {drawn}, {len(found.unsure):,} came back with other digits, by no more than rounding on another "
+            "machine may do, but by so much that scores may have changed their order: verify on the kind of machine "
+            "that played the audit"
+        )
+    return Check(name=name, held=Held.UNCHECKED, words=f"{words} ({(*found.untried, *found.unsure)[0]})"), sampled

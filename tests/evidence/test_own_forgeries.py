@@ -16,6 +16,7 @@ from coalmine.evidence.comparing import differences
 from coalmine.evidence.contents import Contents
 from coalmine.evidence.own import record_again
 from coalmine.integrations.functions import fingerprint
+from coalmine.report import html, summary
 
 NAMED = {"train": own.bound, "score": own.score, "worlds": own.worlds, "control": own.half}
 SWAPPED = {**NAMED, "train": own.half, "control": own.bound}
@@ -51,7 +52,10 @@ def test_runs_whose_roles_were_swapped_do_not_verify_for_who_knows_the_training(
     assert found.exit_code == 1
     assert question(found).held == "differs"
     # Named as the bundle has them they are what it says, and it says of whom it speaks.
-    assert coalmine.verify(forged, **SWAPPED, sample=4).outcome == "verified"
+    found = coalmine.verify(forged, **SWAPPED, sample=4)
+    assert found.outcome == "verified"
+    assert (found.audited.train, found.audited.named) == ("evidence_functions:half", True)
+    assert (found.control.train, found.control.named) == ("evidence_functions:train(token=<str>)", True)
 
 
 def test_a_control_of_an_audit_without_one_does_not_verify(forge, own_bundle):
@@ -193,8 +197,39 @@ def test_a_run_without_an_identity_is_refused(forge, own_bundle):
         coalmine.verify(forge(own_bundle, {archive.AUDIT: edit}), sample=0)
 
 
+def test_a_verification_says_which_code_it_speaks_of_and_what_nobody_checked(own_bundle, built_in, capsys):
+    known = Contents.from_files(members(own_bundle), where=own_bundle)
+    first = known.record.members[0]
+    for named in (True, False):
+        found = coalmine.verify(own_bundle, **(NAMED if named else {}), sample=2)
+        for said, one in ((found.audited, first), (found.control, first.control)):
+            identity = known.runs[one.run].identity
+            assert (said.train, said.run, said.named) == (identity["train"]["function"], one.run, named)
+            assert said.code == fingerprint(identity["train"])
+        assert found.to_dict()["control"]["train"] == "evidence_functions:half"
+        assert set(found.unverified) == {"date", "seconds"}
+    main(["verify", str(own_bundle)])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Audited: evidence_functions:train(token=<str>), code " in out
+    assert "Its control: evidence_functions:half, code " in out
+    assert "The maker's own words, unverified: date " in out
+    found = coalmine.verify(built_in, sample=0)
+    assert (found.audited, found.control) == (None, None)
+    assert found.unverified["name"] == "the small one"
+
+
 def test_the_command_tells_the_roles_apart(own_bundle, capsys):
     words = ["--train", "evidence_functions:half", "--score", "evidence_functions:score"]
     words += ["--control-train", "evidence_functions:bound", "--sample", "2"]
     assert main(["verify", str(own_bundle), *words]) == 1
     assert "is the control in the bundle" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_page_says_which_code_was_audited_and_which_was_the_control(own_bundle):
+    known = Contents.from_files(members(own_bundle), where=own_bundle)
+    first, result = known.record.members[0], known.result()
+    assert html._runs(result) == [
+        ("own training, audited: evidence_functions:train(token=<str>)", first.run),
+        ("own training, control: evidence_functions:half", first.control.run),
+    ]
+    assert "beside its control evidence_functions:half;" in summary.subject(result)

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from coalmine.auditing.config import FunctionConfig
+from coalmine.auditing.config import FunctionConfig, checked
 from coalmine.auditing.stored import AuditRecord
 from coalmine.errors import InvalidInputError
 from coalmine.evidence.comparing import differences
@@ -64,7 +64,7 @@ def _config(config: FunctionConfig, identity: Mapping[str, Any]) -> FunctionConf
         "relation": data["relation"],
         "copies": data["copies"],
     }
-    found = FunctionConfig.model_validate(tree)
+    found = checked(FunctionConfig, tree)
     if found.mechanism is not None and found.mechanism.relation.value != found.relation:
         raise InvalidInputError(
             f"the claim is for neighbours by {found.mechanism.relation.value!r}, the worlds are not"

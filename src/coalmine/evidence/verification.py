@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -88,14 +89,39 @@ class Sampled:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The code of a run: ``train`` by its name, the SHA-256 of what that function is (``code``), and the ``run``.
+
+    ``named``: whoever verified named this very code in this role, and not the bundle alone.
+    """
+
+    train: str
+    code: str
+    run: str
+    named: bool = False
+
+    def in_words(self) -> str:
+        """For people."""
+        by = "the code that was named here" if self.named else "says the bundle; no such code was named here"
+        return f"{self.train}, code {self.code[:12]}, run {self.run[:12]} ({by})"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:
-    """Whether a bundle is what it says. ``audit`` is its fingerprint, ``says`` the verdict that it gives."""
+    """Whether a bundle is what it says. ``audit`` is its fingerprint, ``says`` the verdict that it gives.
+
+    ``audited`` is the user's own training that it speaks of, and ``control`` the one that it was held against: None for
+    Coalmine's own trainer, or where there was none. ``unverified`` are the maker's own words, which nothing can check.
+    """
 
     bundle: str
     audit: str
     says: str
     checks: tuple[Check, ...]
     sampled: Sampled | None = None
+    audited: Trained | None = None
+    control: Trained | None = None
+    unverified: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def outcome(self) -> str:
@@ -136,6 +162,9 @@ class Verification:
             "bundle": self.bundle,
             "audit": self.audit,
             "says": self.says,
+            "audited": None if self.audited is None else dataclasses.asdict(self.audited),
+            "control": None if self.control is None else dataclasses.asdict(self.control),
+            "unverified": dict(self.unverified),
             "checks": [one.to_dict() for one in self.checks],
             "sample": None if self.sampled is None else self.sampled.to_dict(),
         }

@@ -24,10 +24,11 @@ from coalmine.errors import CoalmineError, InvalidInputError
 from coalmine.evidence import again, archive
 from coalmine.evidence.comparing import DIGITS, ROUNDING, differences
 from coalmine.evidence.contents import Contents, explained, made_here, members_of
-from coalmine.evidence.verification import Check, Held, Sampled, Verification
+from coalmine.evidence.verification import Check, Held, Sampled, Trained, Verification
 from coalmine.game import coins_of, worlds_of
 from coalmine.game.engines import LocalEngine
 from coalmine.records import Outcome
+from coalmine.report import summary
 
 if TYPE_CHECKING:
     from coalmine.adversaries import Adversary
@@ -145,13 +146,39 @@ def verify(
     repeated, sampled = _again(
         contents, tasks, sample=number, seed=drawing, workers=count, alike=batched is None, why=why
     )
+    trained = _trained(contents, tasks)
     return Verification(
         bundle=str(where),
         audit=contents.record.name,
         says=_said(said),
         checks=(*checks[:3], question, *checks[3:], repeated),
         sampled=sampled,
+        audited=trained[0] if trained else None,
+        control=trained[1] if len(trained) > 1 else None,
+        unverified=_unverified(result),
     )
+
+
+def _trained(contents: Contents, tasks: _Tasks) -> list[Trained]:
+    """Which code was audited, then which was its control; nothing for our own trainer, which the config names."""
+    if not contents.record.subject.own:
+        return []
+    return [
+        Trained(
+            train=str(contents.runs[one.run].identity["adversary"]["train"]),
+            code=fingerprint(contents.runs[one.run].identity["train"]),
+            run=one.run,
+            named=one.run in tasks,
+        )
+        for one in contents.record.members[0].with_control
+    ]
+
+
+def _unverified(result: AuditResult) -> dict[str, str]:
+    """What nobody but the maker can say, as the page says it."""
+    seconds = {one.run: one.seconds for one in result.adversaries}
+    found = {"name": result.name, "date": summary.date(result), "seconds": f"{sum(seconds.values()):,.0f}"}
+    return {name: words for name, words in found.items() if words}
 
 
 def _said(result: Mapping[str, Any]) -> str:

@@ -219,6 +219,23 @@ def test_a_version_that_is_made_to_fit_is_no_full_verification(forge, built_in):
     assert "numpy 1.0.0" in check(found, "versions").words
 
 
+@pytest.mark.parametrize("name", ["certified by", "jax"])
+def test_a_word_among_the_versions_is_no_full_verification(forge, built_in, name):
+    def edit(tree):
+        tree["audit"]["versions"][name] = "BSI"
+
+    found = coalmine.verify(forge(built_in, {archive.AUDIT: edit}, honest=True), sample=1)
+    assert found.exit_code == 3
+    assert f"{name} BSI (none here)" in check(found, "versions").words
+
+
+@pytest.mark.parametrize("given", [{"data": (np.zeros((4, 2)), np.arange(4) % 2)}, {"model": object()}])
+def test_what_the_audit_was_not_given_is_refused(built_in, given):
+    """It would be passed over, and the audit of other data verified in its name."""
+    with pytest.raises(InvalidInputError, match="is not allowed: this audit was given none in Python"):
+        coalmine.verify(built_in, **given, sample=1)
+
+
 def test_a_score_that_all_is_made_to_fit_is_found_by_training(forge, built_in):
     run = Contents.from_files(members(built_in), where=built_in).record.members[0].run
 

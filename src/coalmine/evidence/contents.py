@@ -33,7 +33,7 @@ from coalmine.store.listing import AuditEntry, Origin, audit_called, audits, ori
 
 FAILED = "why is no part of a bundle"
 """The reason of every failed training here: what a user's code says may quote the data."""
-_DRAWN_BY = ("altair", "vl-convert-python", "jinja2")
+DRAWN_BY = ("altair", "vl-convert-python", "jinja2")
 """Packages that shape the bytes of a report."""
 _LONGEST = 300
 """Characters of what is wrong with a bundle."""
@@ -158,7 +158,7 @@ def members_of(record: AuditRecord) -> list[Member]:
 def made_here() -> dict[str, Any]:
     """What computes bounds and pages on this machine, as far as it may shape their last digits or bytes."""
     versions = machine.versions()
-    for name in _DRAWN_BY:
+    for name in DRAWN_BY:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

@@ -23,7 +23,7 @@ from coalmine.auditing.stored import AuditRecord, Member
 from coalmine.errors import CoalmineError, InvalidInputError
 from coalmine.evidence import again, archive
 from coalmine.evidence.comparing import DIGITS, ROUNDING, differences
-from coalmine.evidence.contents import Contents, explained, made_here, members_of
+from coalmine.evidence.contents import DRAWN_BY, Contents, explained, made_here, members_of
 from coalmine.evidence.verification import Check, Held, Sampled, Trained, Verification
 from coalmine.game import coins_of, worlds_of
 from coalmine.game.engines import LocalEngine
@@ -335,11 +335,11 @@ def _versions(contents: Contents) -> Check:
     claimed = [("audit", contents.record.versions), ("bundle", contents.made.get("versions", {}))]
     claimed += [("trials", one.versions) for played in contents.runs.values() for one in played.origins]
     other = {
-        f"{name} {versions.get(name) or 'none'} ({mine[name] or 'none'} here)"
+        f"{name} {versions.get(name) or 'none'} ({mine.get(name) or 'none'} here)"
         for _, versions in claimed
         if isinstance(versions, dict)
-        for name in _MATTER
-        if versions.get(name) != mine[name]
+        for name in {*_MATTER, *versions} - set(DRAWN_BY)  # words that are no package of ours stand on the page too
+        if versions.get(name) != mine.get(name)
     }
     if not other and contents.made.get("code") != here["code"]:
         other = {f"another text of coalmine {mine['coalmine']}"}
@@ -414,6 +414,9 @@ def _own_question(contents: Contents, code: Code) -> tuple[Check, _Tasks, str]:
 def _check_code(code: Code, record: AuditRecord) -> None:
     """Refuse what this audit has no use for."""
     own = {"train": code.train, "score": code.score, "worlds": code.worlds, "control": code.control}
+    for name, value in {"data": code.data, "model": code.model, "adversaries": code.adversaries}.items():
+        if value is not None and name not in record.subject.given:
+            raise InvalidInputError(f"{name} is not allowed: this audit was given none in Python, it speaks of another")
     if record.subject.own:
         if code.train is not None:
             for name in ("score", "worlds"):

@@ -96,6 +96,7 @@ VALUES = {
     "a δ of two": (("audit", "config", "audit", "delta"), 2.0),
     "noise without end": (("audit", "claim", "mechanism", "noise_multiplier"), 1e300),
     "a time before 1970": (("created",), -1),
+    "a time after all others": (("created",), 1e25),
     "a name that a terminal obeys": (("name",), "\x1b[2J"),
     "runs in a list": (("runs",), []),
 }

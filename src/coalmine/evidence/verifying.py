@@ -147,6 +147,8 @@ def verify(
         contents, tasks, sample=number, seed=drawing, workers=count, alike=batched is None, why=why
     )
     trained = _trained(contents, tasks)
+    with explained("its date is none"):
+        unverified = _unverified(result)
     return Verification(
         bundle=str(where),
         audit=contents.record.name,
@@ -155,7 +157,7 @@ def verify(
         sampled=sampled,
         audited=trained[0] if trained else None,
         control=trained[1] if len(trained) > 1 else None,
-        unverified=_unverified(result),
+        unverified=unverified,
     )
 
 

@@ -12,6 +12,7 @@ import math
 import numbers
 from collections.abc import Callable, Collection, Iterable, Sized
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -230,6 +231,23 @@ def labels(name: str, values: object) -> tuple[str, ...]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise reject(name, values, "a list of texts")
     return tuple(dict.fromkeys(label(name, one) for one in values))
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON (``object_pairs_hook``); an error for a key that stands twice, of which one would be lost.
+
+    >>> once([("a", 1), ("a", 2)])
+    Traceback (most recent call last):
+        ...
+    ValueError: a key stands twice in one object: 'a'
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(
+            f"a key stands twice in one object: {shown(next(one for one in names if names.count(one) > 1))}"
+        )
+    return found
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

@@ -1,6 +1,10 @@
 """Results from the store alone: nothing loaded, nothing crafted, the same bit for bit; and which trials are shared."""
 
+import contextlib
 import dataclasses
+import hashlib
+import json
+import sqlite3
 import sys
 
 import numpy as np
@@ -13,7 +17,8 @@ from coalmine.auditing import setting
 from coalmine.auditing.run import Game, game_of
 from coalmine.auditing.setting import network_identity, prepare
 from coalmine.auditing.stored import record_of, stored_result
-from coalmine.errors import InvalidInputError
+from coalmine.cli import main
+from coalmine.errors import InvalidInputError, StoreError
 from coalmine.records import EpsilonClaim, MechanismClaim, Outcome
 from coalmine.store import Store
 from coalmine.store.listing import audits
@@ -217,3 +222,54 @@ def test_a_module_of_the_users_own_is_known_by_its_text(monkeypatch):
 def test_bad_objects_are_named(settings, play, options, words):
     with pytest.raises(InvalidInputError, match=words):
         play(settings(), **options)
+
+
+def _without(*path):
+    def edit(tree):
+        for key in path[:-1]:
+            tree = tree[key]
+        del tree[path[-1]]
+
+    return edit
+
+
+def _changed(*path, value):
+    def edit(tree):
+        for key in path[:-1]:
+            tree = tree[key]
+        tree[path[-1]] = value
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (_changed("config", "audit", "confidence", value=float("nan")), "Out of range float"),
+        (_changed("config", "training", "clip", value=False), "training.clip = False"),
+        (_changed("config", "blessed", value=True), "blessed is not a known key"),
+        (_changed("members", 0, "wanted", value="many"), "trials = 'many'"),
+        (_changed("members", 0, "run", value=5), "run = 5"),
+        (_changed("members", 0, "attack", "copies", value=-1), "copies = -1"),
+        (_changed("subject", value=[]), "TypeError"),
+        (_changed("claim", "kind", value="none"), "damaged or changed"),
+        (_without("members"), "'members'"),
+        (_without("versions"), "'versions'"),
+        (_without("members", 0, "attack", "view"), "'view'"),
+    ],
+)
+def test_a_description_that_no_audit_has_is_refused_by_its_name(settings, play, tmp_path, edit, words):
+    """Edited by hand, and named again by its own hash: an error of the store, with what is wrong, and no traceback."""
+    name = play(settings(adversaries=({"name": "malicious-dataset"},))).audit
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.db")) as database:
+        tree = json.loads(database.execute("select description from audit").fetchone()[0])
+        edit(tree)
+        known = {key: value for key, value in tree.items() if key != "versions"}
+        text = json.dumps(known, sort_keys=True, separators=(",", ":"))
+        name = hashlib.sha256(text.encode()).hexdigest()
+        database.execute("update audit set description = ?, fingerprint = ?", (json.dumps(tree), name))
+        database.commit()
+    with Store.open(tmp_path / "a.db") as store, pytest.raises(StoreError, match="damaged or changed") as caught:
+        stored_result(store, name)
+    assert words in str(caught.value)
+    assert main(["report", name[:12], "--store", str(tmp_path / "a.db"), "-o", str(tmp_path / "r.html")]) == 2

@@ -102,6 +102,29 @@ def test_one_run_counts(capsys):
     assert answer(capsys, *one, "--method", "one-run-fdp", "--family", "epsilon-delta")["epsilon"] > 0
 
 
+def test_exactly_half_is_noted_in_a_plain_file_too(capsys, tmp_path):
+    """Pairs of which one is in have no coin for each: what is printed is not proved for them."""
+    draw = np.random.default_rng(0)
+    for members, noted in ((100, True), (103, False)):
+        included = draw.permutation(np.arange(200) < members).astype(int)
+        rows = zip(included.tolist(), (included + draw.normal(size=200)).tolist(), strict=True)
+        path = tmp_path / "pairs.csv"
+        path.write_text("id,included,score\n" + "".join(f"{at},{i},{s!r}\n" for at, (i, s) in enumerate(rows)))
+        found = answer(capsys, "--one-run", "--scores", path, "--delta", "1e-5")
+        assert ["Exactly half are members" in note for note in found.get("notes", [])] == [True] * noted
+        code, out, _ = run(capsys, "--one-run", "--scores", path, "--delta", "1e-5")
+        assert code == 0
+        assert ("Note: Exactly half are members" in out) is noted
+
+
+def test_a_key_that_stands_twice_is_refused(capsys, tmp_path):
+    path = tmp_path / "twice.json"
+    path.write_text('{"world": [0, 1], "score": [1, 2], "score": [5, 1]}')
+    code, out, err = run(capsys, "--scores", path, "--delta", "1e-5")
+    assert (code, out) == (2, "")
+    assert "a key stands twice in one object: 'score'" in err
+
+
 def test_one_run_scores(capsys, tmp_path):
     rng = np.random.default_rng(1)
     included = rng.random(500) < 0.5

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import stat
 import struct
 import zipfile
 
@@ -95,6 +96,7 @@ VALUES = {
     "a δ of two": (("audit", "config", "audit", "delta"), 2.0),
     "noise without end": (("audit", "claim", "mechanism", "noise_multiplier"), 1e300),
     "a time before 1970": (("created",), -1),
+    "a time after all others": (("created",), 1e25),
     "a name that a terminal obeys": (("name",), "\x1b[2J"),
     "runs in a list": (("runs",), []),
 }
@@ -160,6 +162,18 @@ def test_an_encrypted_member_is_refused(built_in, tmp_path, flag):
     path = tmp_path / "locked.zip"
     path.write_bytes(bytes(content))
     with pytest.raises(InvalidInputError, match="encrypted"):
+        coalmine.verify(path)
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFDIR, stat.S_IFCHR, stat.S_IFIFO])
+def test_a_member_that_is_no_plain_file_is_refused(built_in, tmp_path, kind):
+    path = tmp_path / "link.zip"
+    with zipfile.ZipFile(built_in) as source, zipfile.ZipFile(path, "w") as target:
+        for member in source.infolist():
+            content = source.read(member)
+            member.external_attr = (kind | 0o777 if member.filename == RESULT else stat.S_IFREG | 0o644) << 16
+            target.writestr(member, content)
+    with pytest.raises(InvalidInputError, match=r"result\.json is not a plain file"):
         coalmine.verify(path)
 
 

@@ -66,7 +66,7 @@ class AdversaryResult:
     """What one attack proved: ``bound`` assumes nothing, ``others`` are more methods on the same scores.
 
     ``judgement`` says how it bears on the claim. ``failed`` are the trainings that failed in world 0 and in world 1.
-    ``one_run`` says more where the trials are canaries of one training.
+    ``one_run`` says more where the trials are canaries of one training, ``control`` which run was its control.
     """
 
     attack: AttackFacts
@@ -82,6 +82,7 @@ class AdversaryResult:
     scores: Scores | None = dataclasses.field(default=None, repr=False, compare=False)
     beliefs: Beliefs | None = None
     one_run: OneRun | None = None
+    control: str | None = None
 
     @property
     def trials(self) -> int:

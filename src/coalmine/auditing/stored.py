@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,13 +13,13 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.auditing import persons
-from coalmine.auditing.config import AuditConfig, FunctionConfig
+from coalmine.auditing.config import AuditConfig, FunctionConfig, checked
 from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
 from coalmine.auditing.judge import Evidence, Judgement, judge
 from coalmine.auditing.promises import epsilon_of
 from coalmine.auditing.proof import coins_of, failures_of, prove, prove_one_run, scores_of
 from coalmine.auditing.results import AdversaryResult, AuditResult, OneRun
-from coalmine.errors import InvalidInputError, StoreError
+from coalmine.errors import CoalmineError, InvalidInputError, StoreError
 from coalmine.game import ACCURACY, WITH_CANARIES
 from coalmine.game.machine import versions
 from coalmine.identifiability import advantage, belief
@@ -38,6 +39,8 @@ from coalmine.records import (
 from coalmine.store import Store
 from coalmine.store.listing import audits, descriptions, progress
 
+_FINGERPRINT = re.compile("[0-9a-f]{64}")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Member:
@@ -52,6 +55,11 @@ class Member:
     control: Member | None = None
     design: Design | None = None
 
+    @property
+    def with_control(self) -> tuple[Member, ...]:
+        """The run, then its control where there is one."""
+        return (self,) if self.control is None else (self, self.control)
+
     def to_dict(self) -> dict[str, Any]:
         """As plain JSON types."""
         return {
@@ -64,11 +72,16 @@ class Member:
 
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> Member:
-        """The member from plain data."""
+        """The member from plain data, which may come from anybody."""
+        attack = AttackFacts.from_dict(tree["attack"])
+        _validate.integer("copies", attack.copies, at_least=1)
+        _validate.integer("runs", attack.runs, at_least=0)
+        if not isinstance(tree["run"], str) or not _FINGERPRINT.fullmatch(tree["run"]):
+            raise _validate.reject("run", tree["run"], "the fingerprint of a run")
         return cls(
             run=tree["run"],
-            attack=AttackFacts.from_dict(tree["attack"]),
-            wanted=tree["wanted"],
+            attack=attack,
+            wanted=_validate.integer("trials", tree["wanted"], at_least=2),
             control=cls.from_dict(tree["control"]) if tree["control"] else None,
             design=Design.from_dict(tree["design"]) if tree.get("design") else None,
         )
@@ -102,9 +115,9 @@ class AuditRecord:
     @classmethod
     def from_dict(cls, tree: Mapping[str, Any]) -> AuditRecord:
         """The record from plain data."""
-        kind = FunctionConfig if tree["subject"]["own"] else AuditConfig
+        kind: type[FunctionConfig] | type[AuditConfig] = FunctionConfig if tree["subject"]["own"] else AuditConfig
         return cls(
-            config=kind.model_validate(tree["config"]),
+            config=checked(kind, tree["config"]),
             subject=Subject.from_dict(tree["subject"]),
             claim=claim_from_dict(tree["claim"]) if tree["claim"] else None,
             members=tuple(Member.from_dict(one) for one in tree["members"]),
@@ -122,14 +135,22 @@ def record_of(store: Store, prefix: str) -> AuditRecord:
             f"{dict(run.description).get('versions', {}).get('coalmine', 'of another version')} before the facts of an "
             "attack were kept with its trials, so it cannot be judged without guessing them: run the audit again"
         )
-    # An audit is named by what it is: a description that was changed afterwards no longer has its name.
-    name = fingerprint({key: value for key, value in found.items() if key != "versions"})
-    if not descriptions(store, [name]):
+    # An audit is named by what it is: a description that was changed afterwards no longer has its name. One that was
+    # named again may hold numbers that are none, values that no audit has, or not all of its parts.
+    wrong = ""
+    try:
+        name = fingerprint({key: value for key, value in found.items() if key != "versions"})
+        record = AuditRecord.from_dict(found)
+    except CoalmineError as error:
+        wrong = f" ({error})"
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        wrong = f" ({type(error).__name__}: {error})"
+    if wrong or not descriptions(store, [name]):
         raise StoreError(
-            f"store {str(store.path)!r}: the description of this audit was damaged or changed; nothing was deleted: "
-            "restore the file from a copy, or run the audit again"
+            f"store {str(store.path)!r}: the description of this audit was damaged or changed{wrong}; nothing was "
+            "deleted: restore the file from a copy, or run the audit again"
         )
-    return AuditRecord.from_dict(found)
+    return record
 
 
 def stored_result(store: Store, prefix: str) -> AuditResult:
@@ -228,7 +249,7 @@ def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str,
 
 def stored_trials(store: Store, members: Sequence[Member]) -> dict[str, int]:
     """How many of the trials that the audit asked for are there, for each of its runs, controls included."""
-    every = [one for member in members for one in (member, member.control) if one is not None]
+    every = [one for member in members for one in member.with_control]
     there = progress(store, [one.run for one in every])
     return {one.run: min(there[one.run].trials, one.wanted) for one in every}
 
@@ -325,6 +346,7 @@ def _result(
         scores=scores,
         beliefs=beliefs,
         one_run=None if one.design is None else _one_run(one, one.design),
+        control=None if one.control is None else one.control.run,
     )
 
 

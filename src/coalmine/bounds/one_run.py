@@ -26,6 +26,8 @@ from coalmine.theory.rates import lower_limit
 
 COINS = "every canary was included by its own fair coin, and the guesses use nothing else that depends on the coins"
 FIXED = "the numbers of guesses were fixed before the scores were seen"
+_FEW = 20
+"""Of fewer canaries, exactly half are in too often to say anything of it."""
 _UNFAIR = 1e-6
 PAID = "the level is shared among the pairs of guess numbers that were tried"
 
@@ -93,6 +95,21 @@ def check_coins(included: int, canaries: int) -> None:
             f"{included} of {canaries} were members: a fair coin for each gives that less than once in a million "
             f"({chance:.1e}), and bounds from one training need such coins; expected about half"
         )
+
+
+def coin_notes(included: int, canaries: int) -> tuple[str, ...]:
+    """What a reader should know of coins that may have been fair and need not: exactly half of the canaries are in.
+
+    >>> len(coin_notes(500, 1000)), len(coin_notes(501, 1000))
+    (1, 0)
+    """
+    check_coins(included, canaries)
+    if canaries < _FEW or included * 2 != canaries:
+        return ()
+    return (
+        "Exactly half are members. If the halves were made so, and not by a fair coin for each, the coins depend "
+        "on each other and the bound from one training is not proved for them.",
+    )
 
 
 def ranked(scores: OneRunScores, *, seed: int = 0) -> NDArray[np.int64]:

@@ -139,10 +139,13 @@ def bound(
         from coalmine.integrations.tool_formulas import tool_claims
 
         claims = tool_claims(foreign, delta=delta, confidence=confidence, seed=seed)
+    notes = _notes(given) if foreign is None else ()
     if as_json:
-        print_json(found.to_dict() | (_claimed(foreign, claims) if foreign is not None else {}))
+        more = _claimed(foreign, claims) if foreign is not None else {"notes": list(notes)} if notes else {}
+        print_json(found.to_dict() | more)
         return
     _show(found)
+    print_lines([f"Note: {note}" for note in notes])
     if foreign is not None:
         _show_claims(foreign, claims)
 
@@ -184,6 +187,14 @@ def _own(path: Path | None, *, one_run: bool, member_scores: str) -> Scores | On
         return OneRunScores(canaries.included, sign * canaries.score, canaries.ids)
     trials = read_scores(path)
     return Scores(sign * trials.world0, sign * trials.world1)
+
+
+def _notes(given: Scores | OneRunScores | None) -> tuple[str, ...]:
+    """What a reader should know of scores in a file of our own."""
+    from coalmine.bounds.one_run import coin_notes
+    from coalmine.records import OneRunScores
+
+    return coin_notes(int(given.included.sum()), given.included.size) if isinstance(given, OneRunScores) else ()
 
 
 def _claimed(foreign: ToolScores, claims: tuple[ToolClaim, ...]) -> dict[str, Any]:

@@ -65,6 +65,10 @@ def verify(
     print_verdict(found.in_words())
     stands = "" if found.exit_code != 1 else ", which is the bundle's own word and does not stand"
     print_lines([f"The audit {found.audit[:12]} says: {found.says}{stands}."])
+    roles = {"Audited": found.audited, "Its control": found.control}
+    print_lines([f"{role}: {one.in_words()}." for role, one in roles.items() if one is not None])
+    words = ", ".join(f"{name} {text}" for name, text in found.unverified.items())
+    print_lines([f"The maker's own words, unverified: {words}."])
     print_lines([*([f"Report: {report}"] if report else []), ""])
     print_facts("Checks", [(one.name, f"{one.held.value}: {one.words}") for one in found.checks])
     for one in found.checks:

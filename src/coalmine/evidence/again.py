@@ -1,14 +1,19 @@
 """Trials trained again: a trial owns its randomness, so its score must come back.
 
 To the bit on the same kind of device with the same versions. With another instruction set, another GPU or other
-versions sums are rounded otherwise; scores must then come back within :data:`TOLERANCE` of their spread. Another kind
-of device (a CPU for a GPU, compiled kernels for others) draws other noise, so that nothing can be compared.
+versions sums are rounded otherwise, and where a trial was trained can only be said. What a score may then be off must
+not depend on what the maker chose: it must be less than half of its distance to the next score of the other world.
+Where every score is, no two scores of different worlds have changed their order, and with it nothing that goes by ranks
+(bounds, verdict) can have changed. A score that is further off, but no more than rounding may move it, proves nothing
+either way. Another kind of device (a CPU for a GPU, compiled kernels for others) draws other noise, so that nothing can
+be compared.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,8 +27,10 @@ from coalmine.game import Engine, Task, machine
 from coalmine.game.play import TROUBLE
 from coalmine.store import BlockResult
 
-TOLERANCE = 1e-3
-"""How far a score may be off where bits cannot come back, in interquartile ranges of the run's scores."""
+ROUNDED = 1e-3
+"""How far rounding may move a score, as a part of the distance within which a quarter of the run's scores lie."""
+_DIGITS = 1e-6
+"""The same in its own size."""
 _SWITCH = "COALMINE_COMPILED"
 
 
@@ -81,12 +88,16 @@ def drawn(contents: Contents, *, sample: int, seed: int) -> list[Unit]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Again:
-    """How many trainings came back ``exactly``, ``nearly`` or not (``lost``); what differs; what was not tried."""
+    """How many trainings came back ``exactly``, ``nearly`` (in their place among the scores) or not (``lost``).
+
+    And what differs; what is ``unsure``, because rounding may have moved it to another place; what was not tried.
+    """
 
     exactly: int = 0
     nearly: int = 0
     lost: int = 0
     differences: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
     untried: tuple[str, ...] = ()
 
     def __add__(self, other: Again) -> Again:
@@ -95,6 +106,7 @@ class Again:
             nearly=self.nearly + other.nearly,
             lost=self.lost + other.lost,
             differences=self.differences + other.differences,
+            unsure=self.unsure + other.unsure,
             untried=self.untried + other.untried,
         )
 
@@ -104,7 +116,7 @@ def compare(
 ) -> Again:
     """Train these units again and hold them against what the bundle says.
 
-    ``alike`` is False where even here a score is only expected to come back nearly.
+    ``alike`` is False where even here a score need not come back to the bit.
     """
     found = Again()
     groups: dict[tuple[str, str], list[Unit]] = {}
@@ -160,35 +172,62 @@ def _held(unit: Unit, played: Played, result: BlockResult, *, alike: bool) -> Ag
         if name not in result.columns:
             return Again(lost=1, differences=(f"{unit}: it has no column {name!r}",))
         named[name] = values[place], result.columns[name]
-    wrong = []
+    wrong: list[str] = []
+    unsure: list[str] = []
+    nearly = False
     for name, (said, found) in named.items():
-        if not bits and name != "score" and name not in unit.several:
-            continue  # an accuracy jumps where one answer of many does
-        spread = played.score if name == "score" else played.columns[name]
-        room = np.zeros(said.size) if bits else _room(spread, said)
-        off = np.flatnonzero(~_close(said, found, room))
+        same = (said == found) | (np.isnan(said) & np.isnan(found))
+        if same.all():
+            continue
+        nearly = True
+        off, words = np.flatnonzero(~same), wrong
+        if not bits:
+            if name == "score" or name in unit.several:
+                scores = played.score if name == "score" else played.columns[name]
+                place_kept, rounded = _rooms(scores, played.world, place)
+                far = _far(said, found, rounded)
+                off = np.flatnonzero(far if far.any() else ~same & _far(said, found, place_kept))
+                words = wrong if far.any() else unsure
+            else:
+                words = unsure  # an accuracy jumps where one answer of many does
         if off.size:
             at = int(off[0])
             who = f"{unit}" if unit.canaries == 1 else f"{unit}, canary {place.start + at}"
             more = f" ({off.size} of its {said.size} numbers differ)" if said.size > 1 else ""
-            wrong.append(f"{who}: {name} {float(said[at])!r} in the bundle, {float(found[at])!r} trained again{more}")
+            words.append(f"{who}: {name} {float(said[at])!r} in the bundle, {float(found[at])!r} trained again{more}")
     if wrong:
         return Again(lost=1, differences=tuple(wrong))
-    return Again(exactly=1) if bits else Again(nearly=1)
+    if unsure:
+        return Again(unsure=(unsure[0],))
+    return Again(nearly=1) if nearly else Again(exactly=1)
 
 
-def _room(spread: NDArray[np.float64], said: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far a number may be off. Quartiles: a few changed scores cannot widen it."""
-    finite = spread[np.isfinite(spread)]
-    low, high = np.quantile(finite, [0.25, 0.75]) if finite.size else (0.0, 0.0)
-    return np.asarray(TOLERANCE * (high - low) + 1e-6 * np.abs(np.nan_to_num(said)))
+def _rooms(
+    scores: NDArray[np.float64], world: NDArray[np.int8], place: slice
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How far each of these scores may be off: below the first it keeps its place, above the second it is another.
+
+    The first is half of the distance to the nearest score of the other world. Let every score be off by less than its
+    own: two of different worlds are at least as far apart as the halves of both together, so they keep their order.
+    """
+    kept, rounded = np.zeros(place.stop - place.start), np.zeros(place.stop - place.start)
+    finite = scores[np.isfinite(scores)]
+    for at, (score, mine) in enumerate(zip(scores[place].tolist(), world[place].tolist(), strict=True)):
+        if math.isnan(score):
+            continue  # one that failed comes back as one that failed
+        quarter = math.ceil(finite.size / 4)
+        apart = np.abs(finite - score)
+        rounded[at] = ROUNDED * float(np.partition(apart, quarter - 1)[quarter - 1]) + _DIGITS * abs(score)
+        others = scores[np.isfinite(scores) & (world != mine)]
+        kept[at] = min(rounded[at], 0.5 * float(np.min(np.abs(others - score), initial=np.inf)))
+    return kept, rounded
 
 
-def _close(said: NDArray[np.float64], found: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Equal, or both failed, or near enough."""
+def _far(said: NDArray[np.float64], found: NDArray[np.float64], room: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which numbers are off by as much as ``room`` or more; one that failed is near no number."""
     with np.errstate(invalid="ignore"):
-        near = (said == found) | (np.abs(said - found) <= room)
-    return np.asarray(near | (np.isnan(said) & np.isnan(found)))
+        near = (said == found) | (np.abs(said - found) < room)
+    return np.asarray(~near & ~(np.isnan(said) & np.isnan(found)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import stat
 import struct
 import zipfile
 import zlib
@@ -151,6 +152,9 @@ def _read(archive: zipfile.ZipFile, where: Path) -> dict[str, bytes]:
             raise refuse(f"{name} is there twice", where)
         if member.flag_bits & 0x1:
             raise refuse(f"{name} is encrypted", where)
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG):  # a link or a device, for whoever unpacks it with another program
+            raise refuse(f"{name} is not a plain file", where)
         most = min(_MOST_BYTES.get(name, _MOST_TABLE), _MOST_TOGETHER - together)
         most = min(most, max(_MOST_PACKED, _MOST_RATIO * member.compress_size))
         with archive.open(member) as stream:
@@ -170,7 +174,7 @@ def read_json(content: bytes, name: str, where: Path) -> dict[str, Any]:
     try:
         found = json.loads(
             content.decode("utf-8"),
-            object_pairs_hook=_once,
+            object_pairs_hook=_validate.once,
             parse_constant=_no_number,
             parse_float=_finite,
             parse_int=_whole,
@@ -191,13 +195,6 @@ def refuse(reason: str, where: object = None) -> InvalidInputError:
     """The error for a bundle that is none (returned, so that the caller's ``raise`` is visible)."""
     name = "" if where is None else f" {_validate.shown(str(where))}"
     return InvalidInputError(f"bundle{name}: {reason}")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key stands twice in one object")
-    return found
 
 
 def _no_number(text: str) -> Any:

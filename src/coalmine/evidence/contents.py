@@ -11,7 +11,6 @@ import csv
 import dataclasses
 import io
 import itertools
-import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib import metadata
@@ -34,11 +33,10 @@ from coalmine.store.listing import AuditEntry, Origin, audit_called, audits, ori
 
 FAILED = "why is no part of a bundle"
 """The reason of every failed training here: what a user's code says may quote the data."""
-_DRAWN_BY = ("altair", "vl-convert-python", "jinja2")
+DRAWN_BY = ("altair", "vl-convert-python", "jinja2")
 """Packages that shape the bytes of a report."""
 _LONGEST = 300
 """Characters of what is wrong with a bundle."""
-_FINGERPRINT = re.compile("[0-9a-f]{64}")
 _MALFORMED = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError)
 """What the judge and the report may raise for values that no audit has."""
 
@@ -148,23 +146,19 @@ def wanted_of(record: AuditRecord) -> dict[str, int]:
     """Every run of an audit, controls included, with the trials that were asked for."""
     found: dict[str, int] = {}
     for one in members_of(record):
-        if not _FINGERPRINT.fullmatch(one.run):
-            raise refuse(f"{_validate.shown(one.run)} is not the fingerprint of a run")
-        _validate.integer("copies", one.attack.copies, at_least=1)
-        _validate.integer("runs", one.attack.runs, at_least=0)
-        found[one.run] = max(_validate.integer("trials", one.wanted, at_least=2), found.get(one.run, 0))
+        found[one.run] = max(one.wanted, found.get(one.run, 0))
     return found
 
 
 def members_of(record: AuditRecord) -> list[Member]:
     """The members of an audit, each followed by its control."""
-    return [one for member in record.members for one in (member, member.control) if one is not None]
+    return [one for member in record.members for one in member.with_control]
 
 
 def made_here() -> dict[str, Any]:
     """What computes bounds and pages on this machine, as far as it may shape their last digits or bytes."""
     versions = machine.versions()
-    for name in _DRAWN_BY:
+    for name in DRAWN_BY:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

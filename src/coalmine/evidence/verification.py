@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -41,6 +42,9 @@ class Check:
 class Sampled:
     """Which trainings were repeated: ``trained`` of ``trainings``, drawn with ``seed``.
 
+    ``told``: each could be told from a changed one, so that what such a sample finds can be said. ``places``: some came
+    back but for rounding, so that what is found are scores that left their place among those of the other world.
+
     >>> round(Sampled(seed=1, trained=32, trainings=1000).found(changed=100), 3)
     0.968
     """
@@ -48,6 +52,8 @@ class Sampled:
     seed: int
     trained: int
     trainings: int
+    told: bool = True
+    places: bool = False
 
     def found(self, *, changed: int) -> float:
         """The probability that such a sample holds one of so many changed trainings.
@@ -62,13 +68,14 @@ class Sampled:
 
     def words(self) -> str:
         """What the sample would have found, for people."""
+        how = " by so much that it leaves its place" if self.places else ""
         if self.trained >= self.trainings:
-            return "all trainings were repeated, so one changed score would have been found"
+            return f"all trainings were repeated, so one score changed{how} would have been found"
         told = [f"{math.floor(1000 * chance) / 1000:g}" for chance in self._by_share().values()]
         shares = [f"{share:g}" for share in _SHARES]
         return (
-            f"changing a share of {', '.join(shares[:-1])} or {shares[-1]} of all scores would have been found with "
-            f"probability {', '.join(told[:-1])} or {told[-1]}"
+            f"changing a share of {', '.join(shares[:-1])} or {shares[-1]} of all scores{how} would have been found "
+            f"with probability {', '.join(told[:-1])} or {told[-1]}"
         )
 
     def _by_share(self) -> dict[float, float]:
@@ -76,19 +83,45 @@ class Sampled:
         return {share: self.found(changed=max(1, round(share * self.trainings))) for share in _SHARES}
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types; ``found`` by the share of changed trainings."""
-        return {**dataclasses.asdict(self), "found": {f"{share:g}": one for share, one in self._by_share().items()}}
+        """As plain JSON types; ``found`` by the share of changed trainings, None where that cannot be told."""
+        found = {f"{share:g}": one for share, one in self._by_share().items()}
+        return {**dataclasses.asdict(self), "found": found if self.told else None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The code of a run: ``train`` by its name, the SHA-256 of what that function is (``code``), and the ``run``.
+
+    ``named``: whoever verified named this very code in this role, and not the bundle alone.
+    """
+
+    train: str
+    code: str
+    run: str
+    named: bool = False
+
+    def in_words(self) -> str:
+        """For people."""
+        by = "the code that was named here" if self.named else "says the bundle; no such code was named here"
+        return f"{self.train}, code {self.code[:12]}, run {self.run[:12]} ({by})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verification:
-    """Whether a bundle is what it says. ``audit`` is its fingerprint, ``says`` the verdict that it gives."""
+    """Whether a bundle is what it says. ``audit`` is its fingerprint, ``says`` the verdict that it gives.
+
+    ``audited`` is the user's own training that it speaks of, and ``control`` the one that it was held against: None for
+    Coalmine's own trainer, or where there was none. ``unverified`` are the maker's own words, which nothing can check.
+    """
 
     bundle: str
     audit: str
     says: str
     checks: tuple[Check, ...]
     sampled: Sampled | None = None
+    audited: Trained | None = None
+    control: Trained | None = None
+    unverified: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def outcome(self) -> str:
@@ -129,6 +162,9 @@ class Verification:
             "bundle": self.bundle,
             "audit": self.audit,
             "says": self.says,
+            "audited": None if self.audited is None else dataclasses.asdict(self.audited),
+            "control": None if self.control is None else dataclasses.asdict(self.control),
+            "unverified": dict(self.unverified),
             "checks": [one.to_dict() for one in self.checks],
             "sample": None if self.sampled is None else self.sampled.to_dict(),
         }

@@ -23,7 +23,7 @@ from coalmine.auditing.engine import open_engine
 from coalmine.auditing.facts import AttackFacts, Subject, fingerprint
 from coalmine.auditing.games import BaseGame, played
 from coalmine.auditing.results import AuditResult
-from coalmine.auditing.stored import AuditRecord
+from coalmine.auditing.stored import AuditRecord, Member
 from coalmine.errors import InvalidInputError
 from coalmine.game import BLOCK_SIZE, Watcher
 from coalmine.integrations import identity
@@ -125,15 +125,6 @@ def audit_function(
     added = check_neighbours(built)
     content = contents(built)  # once: data may be large
     said = _claim(claim, claim_epsilon, claim_dpsgd, delta=section.delta, worlds=built)
-    facts = AttackFacts(
-        name=NAME,
-        relation=built.relation,
-        copies=built.copies,
-        view=View.FINAL_MODEL,
-        several=tuple(scoring) if isinstance(score, Mapping) else (),
-        added=added,
-    )
-    judge.check(said, [facts] * len(scoring), delta=section.delta, confidence=section.confidence)
     settings = FunctionConfig(
         train=title(train, texts=messages),
         score=", ".join(title(one, texts=messages) for one in scoring.values()),
@@ -144,7 +135,9 @@ def audit_function(
         mechanism=said.mechanism if isinstance(said, MechanismClaim) else None,
         audit=section,
     )
-
+    several = tuple(scoring) if isinstance(score, Mapping) else ()
+    facts = own_facts(settings, several=several)
+    judge.check(said, [facts] * len(scoring), delta=section.delta, confidence=section.confidence)
     tasks = own_tasks(
         train,
         scoring,
@@ -160,33 +153,24 @@ def audit_function(
         messages=messages,
     )
     names = [f"{NAME} ({settings.train})", *(f"control ({title(one.train)})" for one in tasks[1:])]
+    record = own_record(
+        settings,
+        runs=[one.fingerprint for one in tasks],
+        several=several,
+        control=None if control is None else title(control, texts=messages),
+    )
     games = [
         OwnGame(
             task=one,
-            facts=facts if number == 0 else dataclasses.replace(facts, control=0.0, several=()),
+            facts=member.attack,
             identity=one.identity,
-            trials=section.trials,
-            called=names[number],
+            trials=member.wanted,
+            called=known_as,
             relation=built.relation,
             travels=how.engine != "inline",
         )
-        for number, one in enumerate(tasks)
+        for one, member, known_as in zip(tasks, record.members[0].with_control, names, strict=True)
     ]
-    record = AuditRecord(
-        config=settings,
-        subject=Subject(
-            name=settings.train,
-            own=True,
-            details={
-                "train": settings.train,
-                "score": settings.score,
-                **({} if control is None else {"control": title(control, texts=messages)}),
-                **_claimed(said),
-            },
-        ),
-        claim=said,
-        members=(games[0].member(games[1].member() if control is not None else None),),
-    )
     with (
         Store.opened(store) as opened,
         open_engine(how) as engine,
@@ -195,6 +179,69 @@ def audit_function(
         return played(
             opened, record, games, engine=engine, device=how.devices[0], watcher=watching, name=called, tags=labels
         )
+
+
+def own_record(
+    config: FunctionConfig, *, runs: Sequence[str], several: tuple[str, ...] = (), control: str | None = None
+) -> AuditRecord:
+    """The audit of a user's own training, when it is played and when it is checked: all that is kept but its trials.
+
+    Nothing else is known of such a training than what is claimed for it: nothing is promised, and no noise is known.
+
+    Args:
+        config: what is asked, with the names of what was run.
+        runs: the fingerprint of the training's run, then of its control's where there is one.
+        several: the names of its scores, where they have names.
+        control: what the control is called.
+
+    """
+    first, *twins = runs
+    facts, claim, wanted = own_facts(config, several=several), own_claim(config), config.audit.trials
+    broken = dataclasses.replace(facts, control=0.0, several=())
+    return AuditRecord(
+        config=config,
+        subject=Subject(
+            name=config.train,
+            own=True,
+            details={
+                "train": config.train,
+                "score": config.score,
+                **({} if control is None else {"control": control}),
+                **_claimed(claim),
+            },
+        ),
+        claim=claim,
+        members=(
+            Member(
+                run=first,
+                attack=facts,
+                wanted=wanted,
+                control=Member(run=twins[0], attack=broken, wanted=wanted) if twins else None,
+            ),
+        ),
+    )
+
+
+def own_facts(config: FunctionConfig, *, several: tuple[str, ...]) -> AttackFacts:
+    """What is known of the attack by a user's own score."""
+    return AttackFacts(
+        name=NAME,
+        relation=Relation.parse(config.relation),
+        copies=config.copies,
+        view=View.FINAL_MODEL,
+        several=several,
+        added=config.added is True,
+    )
+
+
+def own_claim(config: FunctionConfig) -> Claim | None:
+    """What is claimed for a user's own training, under the relation of its worlds."""
+    section = config.audit
+    if config.mechanism is not None:
+        return MechanismClaim(mechanism=config.mechanism, delta=section.delta)
+    if section.claim_epsilon is None:
+        return None
+    return EpsilonClaim(epsilon=section.claim_epsilon, delta=section.delta, relation=Relation.parse(config.relation))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -315,9 +362,9 @@ def _epsilon(claim: Claim | None, epsilon: float | None) -> float | None:
     return claim.epsilon if isinstance(claim, EpsilonClaim) else epsilon
 
 
-def _claimed(claim: Claim) -> dict[str, Any]:
+def _claimed(claim: Claim | None) -> dict[str, Any]:
     """A claimed mechanism for people."""
-    if isinstance(claim, EpsilonClaim):
+    if not isinstance(claim, MechanismClaim):
         return {}
     mechanism = claim.mechanism
     return {

@@ -178,8 +178,10 @@ def _archive(path: Path) -> Iterator[Any]:
 def read_json(path: Path) -> Any:
     """What a JSON file holds."""
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (json.JSONDecodeError, RecursionError) as error:
+        return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_validate.once)
+    except UnicodeDecodeError:
+        raise  # told with the other errors of a file
+    except (ValueError, RecursionError) as error:
         raise InvalidInputError(f"{path}: not a JSON file: {error}") from None
 
 

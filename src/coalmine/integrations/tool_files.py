@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
-from coalmine.bounds.one_run import check_coins
+from coalmine.bounds.one_run import coin_notes
 from coalmine.errors import InvalidInputError
 from coalmine.integrations.score_files import array_names, numbers, read_arrays, read_json
 from coalmine.records import OneRunScores, Scores
@@ -136,7 +136,7 @@ def read_tool_scores(
         inside, outside = -inside, -outside
     if one_run is False:
         return ToolScores(tool=tool, evidence=Scores(outside, inside), notes=notes)
-    notes += _check_coins(inside.size, inside.size + outside.size)
+    notes += coin_notes(inside.size, inside.size + outside.size)
     included = np.repeat([True, False], [inside.size, outside.size])
     return ToolScores(tool=tool, evidence=OneRunScores(included, np.concatenate([inside, outside])), notes=notes)
 
@@ -210,7 +210,8 @@ def _column(path: Path) -> Array:
             raise InvalidInputError(f"{path}: not a plain .npy file of numbers: {error}") from None
     if kind == ".jsonl" and path.is_file():
         try:
-            rows = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            rows = [json.loads(line, object_pairs_hook=_validate.once) for line in lines if line.strip()]
         except (ValueError, RecursionError, OSError) as error:
             raise InvalidInputError(f"{path}: not a file of JSON lines: {error}") from None
         return _frame(path, "score", rows)
@@ -243,14 +244,3 @@ def _direction(inside: Array, outside: Array, member_scores: str) -> tuple[str, 
         f"members. If these are losses, or if the sign was changed twice, say {other} (in advance: a direction "
         "chosen on the scores is not paid for).",
     )
-
-
-def _check_coins(included: int, canaries: int) -> tuple[str, ...]:
-    """Fair coins, one for each canary: refused where they cannot have been, a word where they need not have been."""
-    check_coins(included, canaries)
-    if canaries % 2 == 0 and included * 2 == canaries and canaries >= 20:
-        return (
-            "Exactly half are members. If the halves were made so, and not by a fair coin for each, the coins depend "
-            "on each other and the bound from one training is not proved for them.",
-        )
-    return ()

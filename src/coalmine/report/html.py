@@ -93,10 +93,22 @@ def document(result: AuditResult) -> str:
         "repeat": repeat.steps(result),
         "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],
         "versions": list(result.versions.items()),
-        "runs": [(one.label, one.run) for one in result.adversaries],
+        "runs": _runs(result),
         "seconds": f"{sum({one.run: one.seconds for one in result.adversaries}.values()):,.0f}",
     }
     return render_template({**context, "notes": once.notes})
+
+
+def _runs(result: AuditResult) -> list[tuple[str, str]]:
+    """Every run by what it is; those of a user's own training by the code that was trained."""
+    known, found = result.subject.details, []
+    for one in result.adversaries:
+        code = f", audited: {result.subject.name}" if result.subject.own else ""
+        found.append((f"{one.label}{code}", one.run))
+        if one.control is not None:
+            code = f": {known['control']}" if result.subject.own and "control" in known else ""
+            found.append((f"{one.label}, control{code}", one.control))
+    return found
 
 
 def _gap(result: AuditResult) -> dict[str, Any] | None:

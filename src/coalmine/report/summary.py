@@ -129,7 +129,8 @@ def subject(result: AuditResult) -> str:
     settings: Any = result.config
     known = result.subject.details
     if result.subject.own:
-        return f"A training of your own, {settings.train}, scored by {settings.score}; {words.trials(result)}"
+        control = f", beside its control {known['control']}" if "control" in known else ""
+        return f"A training of your own, {settings.train}, scored by {settings.score}{control}; {words.trials(result)}"
     return (
         f"DP-SGD on {result.subject.name}: {known['rows']:,} rows, {known['parameters']:,} parameters, "
         f"{counted(known['steps'], 'step')} at sampling rate {known['sampling rate']:.4g}, noise multiplier "

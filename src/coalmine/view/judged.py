@@ -11,7 +11,7 @@ from typing import Any
 
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.stored import AuditRecord, conclude, record_of, stored_trials, summary
-from coalmine.errors import CoalmineError, StoreError
+from coalmine.errors import StoreError
 from coalmine.store import Store
 
 _KEPT = 16
@@ -44,12 +44,7 @@ class Judged:
         """What the audit is; an error if the store has none of that name, or if its description was changed."""
         found = self._records.get(audit)
         if found is None:
-            try:
-                found = self._records[audit] = record_of(self._store, audit)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                if isinstance(error, CoalmineError):
-                    raise
-                raise StoreError(f"the description of audit {audit[:12]} cannot be read: {error}") from error
+            found = self._records[audit] = record_of(self._store, audit)
         return found
 
     def begin(self, audit: str) -> Future[AuditResult]:

@@ -39,7 +39,7 @@ from coalmine.records import (
 from coalmine.store import Store
 from coalmine.store.listing import audits, descriptions, progress
 
-_FINGERPRINT = re.compile("[0-9a-f]{64}")
+_FINGERPRINT = re.compile("[0-9a-f]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

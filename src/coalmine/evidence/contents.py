@@ -146,6 +146,8 @@ def wanted_of(record: AuditRecord) -> dict[str, int]:
     """Every run of an audit, controls included, with the trials that were asked for."""
     found: dict[str, int] = {}
     for one in members_of(record):
+        if len(one.run) != 64:
+            raise refuse(f"{_validate.shown(one.run)} is not the fingerprint of a run")
         found[one.run] = max(one.wanted, found.get(one.run, 0))
     return found
 

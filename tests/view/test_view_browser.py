@@ -46,19 +46,22 @@ def address(store):
     """The address that ``coalmine view`` prints, with its token."""
     command = [sys.executable, "-u", "-m", "coalmine", "view", store]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
-        line = server.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)
-        assert found, line + server.stdout.read()
-        yield found[0]
-        # Even with a stream open it ends at once, and says no more than that.
-        _, audit = view_store.begun(store, view_store.names(store)["plain noise"], trials=320, name="never played")
-        with httpx.Client(timeout=30) as reader:
-            assert reader.get(found[0], follow_redirects=True).status_code == 200
-            with reader.stream("GET", f"{found[0].partition('/?')[0]}/audits/{audit}/events") as stream:
-                assert next(stream.iter_lines()) == "event: progress"
-                server.terminate()
-                rest = server.stdout.read()
-        assert server.wait(timeout=30) == 143, rest
+        try:
+            line = server.stdout.readline()
+            found = re.search(r"http://127\.0\.0\.1:\d+/\?token=\S+", line)
+            assert found, line + server.stdout.read()
+            yield found[0]
+            # Even with a stream open it ends at once, and says no more than that.
+            _, audit = view_store.begun(store, view_store.names(store)["plain noise"], trials=320, name="never played")
+            with httpx.Client(timeout=30) as reader:
+                assert reader.get(found[0], follow_redirects=True).status_code == 200
+                with reader.stream("GET", f"{found[0].partition('/?')[0]}/audits/{audit}/events") as stream:
+                    assert next(stream.iter_lines()) == "event: progress"
+                    server.terminate()
+                    rest = server.stdout.read()
+            assert server.wait(timeout=30) == 143, rest
+        finally:
+            server.kill()  # whatever failed: nobody waits for it
     assert rest.splitlines()[1:] == ["coalmine view: asked to end (SIGTERM)"]
 
 

@@ -15,7 +15,7 @@ from coalmine.integrations import identity, reads
 
 _checked: set[str] = set()
 """In a worker: the audits whose functions have been compared."""
-_left: dict[str, dict[str, str]] = {}
+_left: dict[str, dict[tuple[str, str], str]] = {}
 """The values that an audit's functions reach, as the first trainings in this process left them."""
 
 
@@ -76,15 +76,17 @@ class Known:
 
         What the first trainings change once and for all (a file that is loaded when it is first needed) is no matter.
         """
-        try:
-            found = [identity.followed(name, one, depends_on=self.depends_on).values for name, one, _ in self.functions]
-        except InvalidInputError:  # something without a content has come in: it cannot be compared
-            return
-        now = {place: value for values in found for place, value in values.items()}
+        now: dict[tuple[str, str], str] = {}
+        for name, function, _ in self.functions:
+            try:
+                found = identity.followed(name, function, depends_on=self.depends_on)
+            except InvalidInputError:  # something without a content has come in: it cannot be compared
+                return
+            now |= {(name, place): value for place, value in found.values.items()}
         before = _left.setdefault(self._token, now)
-        changed = sorted(place for place in now.keys() | before.keys() if now.get(place) != before.get(place))
+        changed = sorted(one for one in now.keys() | before.keys() if now.get(one) != before.get(one))
         if changed:
-            place = changed[0].partition(" [")[0]
+            place = changed[0][1].partition(" [")[0]
             raise GameStoppedError(
                 f"trainings leave something behind for the next one ({place}), so trials are not independent: make it "
                 f"anew in each training, or, if none reads it, name it: depends_on={{{place!r}: 'unused'}}"
@@ -92,7 +94,7 @@ class Known:
 
     @property
     def _token(self) -> str:
-        return f"{self.process} {[found.identity for _, _, found in self.functions]}"
+        return f"{self.process} {[(found.identity, found.values) for _, _, found in self.functions]}"
 
     @contextlib.contextmanager
     def reading(self, name: str) -> Iterator[None]:

@@ -162,6 +162,8 @@ def test_objects_are_taken_as_they_are():
 
 
 def test_an_identity_holds_every_value_and_nothing_else():
+    assert "shadow_steps" not in identity_of(resolve("crafted-row"))["options"]  # it came later: old trials are found
+    assert identity_of(resolve("crafted-row", shadow_steps=9))["options"]["shadow_steps"] == 9
     assert identity_of(resolve("clipbkd")) == identity_of(resolve("clipbkd", copies=1, norm=None))
     assert identity_of(resolve("clipbkd"))["options"] == {"copies": 1, "norm": None, "world0": "clean"}
     assert identity_of(resolve("clipbkd")) != identity_of(resolve("clipbkd", copies=2))

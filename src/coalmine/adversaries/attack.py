@@ -13,6 +13,9 @@ from coalmine import _validate, seeds
 from coalmine.roles import Distinguisher, Observer, View
 from coalmine.training import Dataset, ExampleCanary, GradientRows, Neighbours, Network, TrainingConfig
 
+LATER = {"later": True}
+"""Metadata of an option that an adversary got later: where it has its default, trials of before are still its own."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ThreatModel:

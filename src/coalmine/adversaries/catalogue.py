@@ -18,7 +18,7 @@ import numpy as np
 import coalmine
 from coalmine import _validate
 from coalmine.adversaries.api import Api
-from coalmine.adversaries.attack import Adversary, ThreatModel
+from coalmine.adversaries.attack import LATER, Adversary, ThreatModel
 from coalmine.adversaries.backdoor import Backdoor
 from coalmine.adversaries.blank_row import BlankRow
 from coalmine.adversaries.clipbkd import ClipBkd
@@ -188,7 +188,8 @@ def resolve(adversary_or_name: str | Adversary, **options: Any) -> Adversary:
 
 
 def identity_of(adversary: Adversary) -> dict[str, Any]:
-    """All that decides what an adversary does, as plain JSON types: its name, and every option with its value.
+    """All that decides what an adversary does, as plain JSON types: its name, and every option with its value (but for
+    one that came later and has its default, so that trials of before are found again).
 
     One of another package has that package's name and version beside it; one that no catalogue lists has the place and
     the source of its class instead.
@@ -198,7 +199,9 @@ def identity_of(adversary: Adversary) -> dict[str, Any]:
     """
     kind = type(adversary)
     fields = dataclasses.fields(adversary)  # type: ignore[arg-type]
-    options = {field.name: _value(field.name, getattr(adversary, field.name)) for field in fields}
+    values = {field.name: getattr(adversary, field.name) for field in fields}
+    unset = {one.name for one in fields if one.metadata == LATER and values[one.name] == one.default}
+    options = {name: _value(name, value) for name, value in values.items() if name not in unset}
     own = {one: name for name, one in _OWN.items()}
     if kind in own:
         return {"name": own[kind], "options": options}

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate
-from coalmine.adversaries.attack import Attack, Scene, ThreatModel
+from coalmine.adversaries.attack import LATER, Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters import rows
 from coalmine.adversaries.crafters.background import Row
 from coalmine.adversaries.crafters.steady import steadiest
@@ -68,7 +68,7 @@ class _Crafted:
     norms: tuple[float, ...] = (1.0, 2.5, 5.0)
     labels: int = 2
     shadows: int = 2
-    shadow_steps: int | None = None
+    shadow_steps: int | None = dataclasses.field(default=None, metadata=LATER)
 
     def __post_init__(self) -> None:
         if self.copies is not None:

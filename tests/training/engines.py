@@ -42,7 +42,7 @@ from coalmine.training import (
 )
 from coalmine.training.backends import SWITCH
 from coalmine.training.device_draws import DeviceDraws
-from coalmine.training.job import Job
+from coalmine.training.job import Job, Share
 from coalmine.training.sampling import batches
 
 TOKENS = 11
@@ -201,7 +201,7 @@ class Engine:
 
 def drawn_on_device(job, trials, worlds):
     """The rows that a GPU draws for each trial, step by step."""
-    draws = DeviceDraws(job, trials=trials, worlds=worlds, device=job.device)
+    draws = DeviceDraws(Share(job, trials, worlds), device=job.device)
     found = {trial: [] for trial in trials}
     for step in range(1, job.config.steps + 1):
         rows, counts = draws.drawn(step).index.cpu().numpy(), draws.count.tolist()
@@ -210,6 +210,11 @@ def drawn_on_device(job, trials, worlds):
             found[trial].append(np.concatenate([rows[i, : counts[i]], own]))
     draws.check()
     return found
+
+
+def fused_stack(job, trials, worlds, start):
+    """A stack of one job's trials, where their starts are."""
+    return fused.FusedStack([fused.Part(Share(job, trials, worlds), start, fused.FusedRows(job, start.device))])
 
 
 class Fused(Engine):
@@ -222,7 +227,7 @@ class Fused(Engine):
     def stack(self, network, neighbours, config, trials, worlds):
         job = Job(network, neighbours, config, "engine", torch.device("cpu"))
         start = job.initial(trials).to("cuda" if CUDA else "cpu")
-        return fused.FusedStack(job, trials=trials, worlds=worlds, initial=start)
+        return fused_stack(job, trials, worlds, start)
 
     def trace(self, network, neighbours, config, trials, worlds):
         stack = self.stack(network, neighbours, config, trials, worlds)

@@ -7,7 +7,7 @@ from engines import CUDA, INTERPRETED, data_for, worlds_with
 
 from coalmine.training import LogisticRegression, TrainingConfig
 from coalmine.training.device_draws import DeviceDraws
-from coalmine.training.job import Job
+from coalmine.training.job import Job, Share
 
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 NETWORK = LogisticRegression(3, classes=2)
@@ -19,7 +19,7 @@ def drawn(canary, relation, trials, *, steps=6, **rate):
     neighbours = worlds_with(NETWORK, canary, relation, base=data_for(NETWORK, 40))
     config = TrainingConfig(steps=steps, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, **rate)
     job = Job(NETWORK, neighbours, config, "draws", DEVICE)
-    draws = DeviceDraws(job, trials=trials, worlds=[trial % 2 for trial in trials], device=DEVICE)
+    draws = DeviceDraws(Share(job, trials, [trial % 2 for trial in trials]), device=DEVICE)
     found = {trial: [] for trial in trials}
     for step in range(1, steps + 1):
         index, counts, times = (part.cpu().numpy() for part in (draws.drawn(step).index, draws.count, draws.times))

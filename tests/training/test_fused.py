@@ -5,21 +5,26 @@ What every engine must do is in test_engines.py.
 
 from __future__ import annotations
 
+import dataclasses
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import reference
 import torch
-from engines import CUDA, ENGINES, INTERPRETED, worlds_with
+from engines import CUDA, ENGINES, INTERPRETED, fused_stack, worlds_with
+from recorders import Final
 from scipy import stats
 
 from coalmine.training import (
     Dataset,
     ExampleCanary,
+    Glorot,
     LogisticRegression,
     Mlp,
+    NasrCnn,
     Neighbours,
     TrainingConfig,
     at_once,
@@ -27,8 +32,8 @@ from coalmine.training import (
     train,
 )
 from coalmine.training.device_draws import room_for_a_batch
-from coalmine.training.fused import MAX_CLIP, FusedStack, refusal, whole_unit
-from coalmine.training.job import Job
+from coalmine.training.fused import MAX_CLIP, FusedRows, FusedStack, Part, refusal, whole_unit
+from coalmine.training.job import Job, Share
 from coalmine.training.trainer import _Products, precision_name
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -46,7 +51,7 @@ def _job(network, config, neighbours, device="cpu"):
 
 def _fused(network, config, neighbours, *, trials, worlds):
     start = _start(network, config, trials=trials).to(DEVICE)
-    return FusedStack(_job(network, config, neighbours), trials=trials, worlds=worlds, initial=start)
+    return fused_stack(_job(network, config, neighbours), trials, worlds, start)
 
 
 def _start(network, config, *, trials):
@@ -266,12 +271,94 @@ def test_threads_that_train_at_once_share_the_setting_of_products():
     assert torch.get_float32_matmul_precision() == before
 
 
-@pytest.mark.parametrize(("gigabytes", "expected"), [(16, 1), (80, 2)])
-def test_two_trainings_at_once_need_room(gigabytes, expected, monkeypatch):
+@pytest.mark.parametrize(("gigabytes", "large", "small"), [(16, 1, 1), (80, 2, 8)])
+def test_several_trainings_at_once_need_room(gigabytes, large, small, monkeypatch):
+    """Two that cannot share a launch, more that can."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gigabytes * 10**9))
-    assert at_once("cuda") == at_once("cuda:0") == expected
-    assert at_once("cpu") == 1
+    for network, expected in ((NasrCnn(), large), (Mlp(21, hidden=(7, 5)), large), (NETWORKS[0], small)):
+        assert at_once("cuda", network) == at_once("cuda:0", network) == expected
+        assert at_once("cpu", network) == 1
+
+
+OTHERS = {
+    "another run": {},
+    "noise": {"noise_multiplier": 2.5},
+    "clipping norm": {"clip": 3.0},
+    "learning rate and decay": {"learning_rate": 0.05, "regularizer": 0.1},
+    "sampling rate": {"sample_rate": 0.2},
+    "starts": {"initialization": Glorot(scale=0)},
+}
+
+
+def _parts(network, *, products="float32", canaries=("example", "copies", "none")):
+    """Trainings of one network on the same rows that differ in all that they may, three trials each."""
+    device, base = torch.device("cuda" if CUDA else "cpu"), _data()
+    parts = []
+    for number, (name, change) in enumerate(OTHERS.items()):
+        options = {"sample_rate": 0.5, "clip": 0.7, "noise_multiplier": 1.1, "learning_rate": 0.3, **change}
+        config = TrainingConfig(steps=3, products=products, **options)
+        relation = "replace" if number % 2 else "add_remove"
+        neighbours = worlds_with(network, canaries[number % len(canaries)], relation, base=base)
+        job = Job(network, neighbours, config, name, torch.device("cpu"))
+        trials = [number, 7, 8]
+        part = Part(Share(job, trials, [1, 0, 1]), job.initial(trials).to(device), FusedRows(job, device))
+        parts.append(part)
+    return parts
+
+
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs a CUDA device")
+@pytest.mark.parametrize("products", ["float32", "tf32"])
+@pytest.mark.parametrize("network", NETWORKS[:2], ids=str)
+def test_jobs_that_share_a_launch_have_the_bits_that_each_has_alone(network, products):
+    parts = _parts(network, products=products)
+    assert len({part.rows.kind(part.share.job) for part in parts}) == 1
+    alone = [FusedStack([part]).run() for part in parts]
+    for order in ([0, 1, 2, 3, 4, 5], [5, 2, 0]):
+        found = FusedStack([parts[i] for i in order]).each()
+        for i, parameters in zip(order, found, strict=True):
+            assert torch.equal(parameters, alone[i])
+    assert not torch.equal(alone[0], alone[1])
+
+
+def test_only_jobs_of_one_network_on_the_same_rows_share_a_launch():
+    part = _parts(NETWORKS[1])[0]
+    job = part.share.job
+    base = job.neighbours.base
+    same = Neighbours(Dataset(base.x.copy(), base.y.copy()))
+    others = [
+        dataclasses.replace(job, network=NETWORKS[0]),
+        dataclasses.replace(job, neighbours=Neighbours(base.without(3))),
+        dataclasses.replace(job, neighbours=Neighbours(base, canary=ExampleCanary(1000 * np.ones(21), 0))),
+        dataclasses.replace(job, config=dataclasses.replace(job.config, steps=4)),
+        dataclasses.replace(job, config=dataclasses.replace(job.config, products="tf32")),
+    ]
+    kinds = [FusedRows(one, torch.device("cpu")).kind(one) for one in (job, *others)]
+    assert len(set(kinds)) == len(kinds)
+    again = dataclasses.replace(job, neighbours=same)
+    assert FusedRows(again, torch.device("cpu")).kind(again) == kinds[0]
+
+
+@needs_gpu
+def test_threads_that_train_at_once_get_what_each_gets_alone():
+    """Eight threads with trainings of their own: those that wait for the device are launched together."""
+    base, network = _data(), NETWORKS[1]
+
+    def training(number):
+        config = TrainingConfig(
+            steps=40, sample_rate=0.5, clip=1.0, noise_multiplier=0.5 + number, learning_rate=0.1 * (1 + number)
+        )
+        canary = ExampleCanary(np.full(21, number, dtype=np.float32), 0, copies=1 + number)
+        seen = Final()
+        train(network, neighbours=Neighbours(base, canary=canary), config=config, fingerprint=f"run {number}",
+              trials=range(50), worlds=np.arange(50) % 2, observer=seen, device="cuda")  # fmt: skip
+        return np.stack([seen.parameters[trial] for trial in range(50)])
+
+    alone = [training(number) for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(4):
+            for expected, found in zip(alone, threads.map(training, range(8)), strict=True):
+                np.testing.assert_array_equal(found, expected)
 
 
 @needs_gpu

@@ -21,7 +21,7 @@ from coalmine.store import BlockResult, Store, Trials
 from coalmine.studies import measures
 from coalmine.studies.cells import Cell, Scale, Study, find
 from coalmine.studies.measures import Bench, Measured
-from coalmine.training import at_once
+from coalmine.training import Network, at_once
 
 _MEASURERS = 4
 """Processes that compute bounds beside a GPU."""
@@ -63,12 +63,15 @@ class CellResult:
         return result
 
 
-def train_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> None:
-    """Train all that the cell needs and store it; what is stored already is not trained again."""
+def train_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> list[Network]:
+    """Train all that the cell needs and store it; what is stored already is not trained again. Gives the networks."""
+    networks = []
     for settings in measures.find(study.measure).audits(study, cell, scale):
         setting = prepare(settings, data_dir=bench.how.data_dir)
+        networks.append(setting.network)
         for section in settings.adversary:
             bench.play(setting, section)
+    return networks
 
 
 def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellResult:
@@ -79,31 +82,29 @@ def run_cell(study: Study, *, cell: Cell, scale: Scale, bench: Bench) -> CellRes
 def run_cells(study: Study, *, cells: Sequence[Cell], scale: Scale, bench: Bench) -> list[CellResult]:
     """Measure these cells and compare, in their order.
 
-    Where a GPU trains, two cells are trained at once if it has room, so that it is never idle, and other processes
-    compute the bounds of the cells that are trained.
+    Where a GPU trains, several cells are trained at once if it has room, so that it is never idle and small trainings
+    share its launches, and other processes compute the bounds of the cells that are trained.
     """
     apart = bench.how.device != "cpu" and len(cells) > 1
     if not apart or not measures.find(study.measure).audits(study, cells[0], scale):
         return [run_cell(study, cell=cell, scale=scale, bench=bench) for cell in cells]
     # Engines with processes of their own see to all their devices by themselves.
     in_threads = bench.how.engine == "local" and len(bench.how.devices) == 1
-    trainers = at_once(bench.how.devices[0]) if in_threads else 1
     turns = _Turns(bench.watcher)
-    with (
-        loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool,
-        ThreadPoolExecutor(trainers) as threads,
-    ):
+    with loky.ProcessPoolExecutor(min(_MEASURERS, os.cpu_count() or 1)) as pool:
 
-        def trained(cell: Cell) -> Future[Measured]:
+        def trained(cell: Cell) -> tuple[Future[Measured], list[Network]]:
             # A store of its own, so that a run that two cells share is trained once.
             with Store.open(bench.store.path, create=False) as store:
                 own = dataclasses.replace(bench, store=store, watcher=_InTurn(turns))
-                train_cell(study, cell=cell, scale=scale, bench=own)
-            answer: Future[Measured] = pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how)
-            return answer
+                networks = train_cell(study, cell=cell, scale=scale, bench=own)
+            return pool.submit(_measured, study.name, cell.name, scale, bench.store.path, bench.how), networks
 
-        # The first one alone: it compiles kernels and loads data that all others use.
-        coming = [trained(cells[0]), *threads.map(trained, cells[1:])]
+        # The first one alone: it compiles kernels that all others use, and tells what is trained.
+        first, networks = trained(cells[0])
+        trainers = min(at_once(bench.how.devices[0], one) for one in networks) if in_threads else 1
+        with ThreadPoolExecutor(trainers) as threads:
+            coming = [first, *(answer for answer, _ in threads.map(trained, cells[1:]))]
         return [_compared(study, cell, scale, one.result()) for cell, one in zip(cells, coming, strict=True)]
 
 

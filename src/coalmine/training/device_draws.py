@@ -6,16 +6,17 @@ A batch is a function of (64 bits of the trial's key, step) alone: geometric gap
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import special
 
 from coalmine.training import sampling
 from coalmine.training.backends import triton_kernels as kernels
 from coalmine.training.canary import AdaptiveGradient, GradientCanary
-from coalmine.training.job import Job
+from coalmine.training.job import Job, Share
 from coalmine.training.noise import key_words
 
 Launch = tuple[Any, tuple[int, ...], tuple[Any, ...], dict[str, Any]]
@@ -44,24 +45,36 @@ class DeviceDraws:
     """The batches of S trials, step by step: row numbers ``index`` ``[S, lanes]`` and how many, ``count`` ``[S]``.
 
     Rows of a canary that is no example are not among them; ``times`` ``[S]`` says how many of those were drawn.
+    Shares of several jobs have the same base rows, and examples as canaries, whose rows follow each other behind them.
     """
 
-    def __init__(self, job: Job, *, trials: Sequence[int], worlds: Sequence[int], device: torch.device) -> None:
-        self.lanes = room_for_a_batch(job)
-        self._apart = isinstance(job.neighbours.canary, GradientCanary | AdaptiveGradient)
-        self._base = job.rows
-        tables = [sampling.slots(job.neighbours, world=world) for world in (0, 1)]
-        self._table = torch.zeros((2, max(table.size for table in tables)), dtype=torch.int32, device=device)
-        for world, table in enumerate(tables):
-            self._table[world, : table.size] = torch.from_numpy(table)
+    def __init__(self, *shares: Share, device: torch.device) -> None:
+        jobs = [share.job for share in shares]
+        self.lanes = max(room_for_a_batch(job) for job in jobs)
+        self._apart = isinstance(jobs[0].neighbours.canary, GradientCanary | AdaptiveGradient)
+        self._base = jobs[0].rows
+        tables: list[NDArray[np.int64]] = []
+        misses: list[float] = []
+        worlds: list[int] = []
+        before = 0
+        for job, share in zip(jobs, shares, strict=True):
+            worlds += [len(tables) + world for world in share.worlds]  # each job has two worlds of its own
+            for world in (0, 1):
+                rows = sampling.slots(job.neighbours, world=world)
+                tables.append(np.where(rows < self._base, rows, rows + before))
+                rate = job.config.rate(job.rows)
+                misses.append(math.log1p(-rate) if rate < 1.0 else -math.inf)
+            before += job.neighbours.copies
+        self._table = torch.zeros((len(tables), max(table.size for table in tables)), dtype=torch.int32, device=device)
+        for number, table in enumerate(tables):
+            self._table[number, : table.size] = torch.from_numpy(table)
         self._slots = torch.tensor([table.size for table in tables], dtype=torch.int32, device=device)
-        self._worlds = torch.tensor(list(worlds), dtype=torch.int32, device=device)
-        self.keys = key_words(job.fingerprint, trials, purpose="gpu").to(device)
-        rate = job.config.rate(job.rows)
-        log_miss = math.log1p(-rate) if rate < 1.0 else -math.inf
-        self._log_miss = torch.tensor([log_miss], dtype=torch.float64, device=device)
-        self.index = torch.zeros((len(trials), self.lanes), dtype=torch.int32, device=device)
-        self.count = torch.zeros(len(trials), dtype=torch.int32, device=device)
+        self._worlds = torch.tensor(worlds, dtype=torch.int32, device=device)
+        self._log_miss = torch.tensor(misses, dtype=torch.float64, device=device)
+        keys = [key_words(share.job.fingerprint, share.trials, purpose="gpu") for share in shares]
+        self.keys = torch.cat(keys).to(device)
+        self.index = torch.zeros((len(worlds), self.lanes), dtype=torch.int32, device=device)
+        self.count = torch.zeros(len(worlds), dtype=torch.int32, device=device)
         self.times = torch.zeros_like(self.count)
         self._overflow = torch.zeros(1, dtype=torch.int32, device=device)
 

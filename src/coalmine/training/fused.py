@@ -3,8 +3,9 @@
 A step is four kernels over a whole stack: draw (Poisson batches from geometric gaps), forward (outputs, errors, clip
 factors), and two updates (clipped sums, noise and the new weights in one go). Rows are read straight from the data set,
 which stays in the L2 cache, so a batch costs no memory traffic of its own. Every random number is Philox-4x32-10 of
-(trial's key, step, place), and each model is computed by programs of its own with fixed tile shapes: how many
-models are stacked cannot touch a result.
+(trial's key, step, place), and each model is computed by programs of its own with fixed tile shapes: which models are
+stacked cannot touch a result. So trainings of one network on the same rows share a launch where several threads ask for
+them, whatever their canaries, noise, clipping norms and learning rates: a few models alone leave a GPU idle.
 
 The factors of the large products are numbers of 16 bits, in units that are powers of 2 (a block of weights has its
 own): half the bytes to read, and tensor cores take them twice as fast. With ``products = "tf32"`` a factor is one such
@@ -14,8 +15,11 @@ of an update about 3e-7, as with plain float32).
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -31,17 +35,18 @@ from coalmine.training.clipping import ClosedForm
 from coalmine.training.config import Sgd
 from coalmine.training.data import Dataset
 from coalmine.training.device_draws import MAX_BATCH, DeviceDraws, Launch, room_for_a_batch
-from coalmine.training.job import Job
-from coalmine.training.networks import Mlp
+from coalmine.training.job import Job, Share
+from coalmine.training.networks import Mlp, Network
 from coalmine.training.products import Counts, padded
 from coalmine.training.stack import StackResult, finish, not_finite
+from coalmine.training.together import Together
 
 MAX_HIDDEN = 128
 MAX_CLASSES = 64
 MAX_CLIP = 64
 """Clipped errors must fit into 16 bits with room for small ones."""
 STACK = 4096
-"""Models trained together: more gains nothing, and fewer leave the device idle. Never changes a result."""
+"""Models trained together, of one job or of several: more gains nothing. Never changes a result."""
 _QUERIED_TOGETHER = 512
 
 
@@ -50,10 +55,8 @@ def refusal(job: Job) -> str | None:
     network, config, neighbours = job.network, job.config, job.neighbours
     if kernels is None or job.device.type != "cuda":
         return "needs Triton and a CUDA device"
-    if not isinstance(network, Mlp):
-        return "needs logistic regression or a perceptron with one hidden layer"
-    if len(network.hidden) > 1 or max((*network.hidden, 1)) > MAX_HIDDEN or network.classes > MAX_CLASSES:
-        return f"needs at most one hidden layer of {MAX_HIDDEN} and {MAX_CLASSES} classes"
+    if (words := too_large(network)) is not None:
+        return words
     if job.watched:
         return "shows no single steps"
     if config.noise_scale != "clip":
@@ -73,18 +76,34 @@ def refusal(job: Job) -> str | None:
     return None
 
 
-def train_fused(
-    job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], rows: FusedRows | None = None
-) -> StackResult:
-    """Train one stack with the fused kernels and show the models to the observer."""
-    numbers = trials.tolist()
+def too_large(network: Network) -> str | None:
+    """Why these kernels are not for this network, in words; None if they are."""
+    if not isinstance(network, Mlp):
+        return "needs logistic regression or a perceptron with one hidden layer"
+    if len(network.hidden) > 1 or max((*network.hidden, 1)) > MAX_HIDDEN or network.classes > MAX_CLASSES:
+        return f"needs at most one hidden layer of {MAX_HIDDEN} and {MAX_CLASSES} classes"
+    return None
+
+
+def train_fused(job: Job, *, trials: NDArray[np.int64], worlds: NDArray[np.int64], rows: FusedRows) -> StackResult:
+    """Train these trials with the fused kernels, beside those of other threads, and show them to the observer."""
+    share = Share(job, trials.tolist(), worlds.tolist())
     if job.observer is not None:
         job.observer.start(trials)
-    stack = FusedStack(job, trials=numbers, worlds=worlds.tolist(), initial=job.initial(numbers), rows=rows)
-    parameters = stack.run()
+    part = Part(share, job.initial(share.trials), rows)
+    stream = torch.cuda.current_stream(job.device)
+    stream.synchronize()  # another thread's stream may train it
+    parameters = _together(job.device)(part, kind=rows.kind(job), size=trials.size)
+    parameters.record_stream(stream)
     engine = _SameShape(ClosedForm(job.network, device=job.device, dtype=job.dtype))
     failed_at = dict.fromkeys(not_finite(parameters), job.config.steps)
     return finish(job, engine, parameters, trials=trials, failed_at=failed_at)
+
+
+@functools.cache
+def _together(device: torch.device) -> Together[Part, Tensor]:
+    """What trains the parts that threads ask for on this device."""
+    return Together(lambda parts: FusedStack(parts).each(), room=STACK)
 
 
 class _SameShape(Answers):
@@ -135,23 +154,52 @@ class FusedRows:
         computed = given if self.parts == 2 else first.float() * self.unit
         self.squares = computed.square().sum(1)
 
+    def kind(self, job: Job) -> Hashable:
+        """What trainings have in common that can share a launch."""
+        return (job.network, job.neighbours.base, job.config.steps, job.config.products, self.unit, self.whole)
+
+    def with_canaries_of(self, others: Sequence[FusedRows]) -> FusedRows:
+        """These rows, and behind them the canaries' of others with the same base rows."""
+        if not others:
+            return self
+        joined = copy.copy(self)
+        joined.x = torch.cat([self.x, *(one.x[:, one.base :] for one in others)], dim=1)
+        joined.labels = torch.cat([self.labels, *(one.labels[one.base :] for one in others)])
+        joined.squares = torch.cat([self.squares, *(one.squares[one.base :] for one in others)])
+        return joined
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """What a stack trains of one job: the trials, where they start, ``[S, P]``, and the rows they can draw."""
+
+    share: Share
+    initial: Tensor
+    rows: FusedRows
+
 
 class FusedStack:
-    """S models in training; :meth:`run` takes them through all steps and gives back their parameters."""
+    """S models in training; :meth:`run` takes them through all steps and gives back their parameters.
 
-    def __init__(
-        self, job: Job, *, trials: Sequence[int], worlds: Sequence[int], initial: Tensor, rows: FusedRows | None = None
-    ) -> None:
-        network, config, device = job.network, job.config, initial.device
+    Parts of several jobs are of one :meth:`~FusedRows.kind`.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        job, device = parts[0].share.job, parts[0].initial.device
+        network, config = job.network, job.config
         assert isinstance(network, Mlp)
         self._config = config
+        initial = torch.cat([part.initial for part in parts])
+        self._sizes = [len(part.initial) for part in parts]
         self._inputs, self._hidden, self._classes = network.inputs, sum(network.hidden), network.classes
         self._activation = network.activation
         self._stack, self._size = initial.shape
-        self._rows = rows = FusedRows(job, device) if rows is None else rows
+        self._rows = rows = parts[0].rows.with_canaries_of([part.rows for part in parts[1:]])
         self._parts = rows.parts
-        self._draws = DeviceDraws(job, trials=trials, worlds=worlds, device=device)
-        self._scale = config.learning_rate / job.batch
+        self._draws = DeviceDraws(*(part.share for part in parts), device=device)
+        own = [_own_numbers(part.share.job, rows) for part in parts]
+        counts = torch.tensor(self._sizes)
+        self._own = torch.tensor(own, dtype=torch.float32).repeat_interleave(counts, dim=0).to(device)
         # A stride of whole cache lines keeps the loads wide.
         self._parameters = torch.zeros((self._stack, padded(self._size)), dtype=torch.float32, device=device)
         self._parameters[:, : self._size] = initial
@@ -159,8 +207,6 @@ class FusedStack:
         outputs = self._hidden or self._classes
         self._w = torch.zeros((self._stack, self._parts, outputs, rows.stride), dtype=rows.half, device=device)
         self._w_unit = torch.zeros((self._stack, -(-self._inputs // _COLUMNS)), dtype=torch.float32, device=device)
-        # A clipped error is at most C.
-        self._e_unit = 2.0 ** (14 - math.ceil(math.log2(config.clip)))
         self._e1 = torch.zeros((self._stack, self._lanes, self._parts, outputs), dtype=rows.half, device=device)
         wide, deep = self._parts * _power(outputs), 1 if rows.whole else self._parts
         forward, update = _FORWARD[self._parts], _UPDATE[self._parts]
@@ -178,6 +224,10 @@ class FusedStack:
         self._draws.check()
         return self._parameters[:, : self._size]
 
+    def each(self) -> Sequence[Tensor]:
+        """The same, cut into the parts."""
+        return torch.split(self.run(), self._sizes)
+
     def _step(self, step: int) -> None:
         for kernel, grid, given, options in self._launches(step):
             kernel[grid](*given, **options)
@@ -187,8 +237,6 @@ class FusedStack:
         config, rows, draws = self._config, self._rows, self._draws
         exact = {"float32": "tf32x3"}.get(config.products, config.products)
         stride = self._parameters.shape[1]
-        noise = config.noise_multiplier * config.clip
-        decay = config.learning_rate * float(config.regularizer)  # type: ignore[arg-type]
         units, classes = _power(self._hidden), _power(self._classes)
         outputs, columns = self._hidden or self._classes, _COLUMNS
         shape = {"D": self._inputs, "DP": rows.stride, "PARTS": self._parts, "WHOLE": rows.whole}
@@ -207,7 +255,7 @@ class FusedStack:
             (
                 *(rows.x, plane, rows.base, rows.labels, rows.squares, draws.index, draws.count),
                 *(self._parameters, stride, self._w, self._w_unit, self._e1, self._sums),
-                *(config.kernel_clip("cuda"), rows.unit, self._e_unit),
+                *(self._own, rows.unit),
             ),
             {"H": self._hidden, "HP": units, "C": self._classes, "CP": classes, "LANES": self._lanes}
             | {"ACT": self._activation, "EXACT": exact, "COLUMNS": columns, **shape, **self._tiles},
@@ -217,19 +265,28 @@ class FusedStack:
             (blocks, self._stack),
             (
                 *(rows.x, plane, rows.base, draws.index, draws.count, self._e1, self._parameters, stride),
-                *(self._w, self._w_unit, draws.keys, step, self._scale, noise, decay, rows.unit / self._e_unit),
+                *(self._w, self._w_unit, draws.keys, step, self._own),
             ),
             {"H": outputs, "HP": _power(outputs), "LANES": self._lanes, "COLUMNS": columns, **shape, **self._update},
         )
         update_rest = (
             kernels.update_rest,
             (self._stack, -(-self._rest // block)),
-            (draws.count, self._sums, self._parameters, stride, draws.keys, step, self._scale, noise, decay),
+            (draws.count, self._sums, self._parameters, stride, draws.keys, step, self._own),
             {"FIRST": outputs * self._inputs, "REST": self._rest, "PROGRAMS": self._programs}
             | {"ROWS": self._tiles["ROWS"], "BLOCK": block, "num_warps": max(1, min(4, block // 128))},
         )
         first = [halve] if step == 1 else []
         return [*first, draws.launch(step), forward, update_first, update_rest]
+
+
+def _own_numbers(job: Job, rows: FusedRows) -> tuple[float, ...]:
+    """What the kernels read for each model of a job, in the order of :data:`coalmine.training.kernels.OWN`."""
+    config = job.config
+    errors = 2.0 ** (14 - math.ceil(math.log2(config.clip)))  # a clipped error is at most C
+    decay = config.learning_rate * float(config.regularizer)  # type: ignore[arg-type]
+    noise = config.noise_multiplier * config.clip
+    return (config.kernel_clip("cuda"), errors, rows.unit / errors, config.learning_rate / job.batch, noise, decay)
 
 
 def _compile(launches: list[Launch], device: torch.device) -> None:

@@ -84,3 +84,12 @@ class Job:
         """One parameter vector from the stream of the first weights."""
         generator = seeds.generator(fingerprint, purpose=_START, trial=trial)
         return networks.glorot(self.network, scale=scale, generator=generator)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Share:
+    """Some trials of a job, each in its world: what one stack trains of it."""
+
+    job: Job
+    trials: Sequence[int]
+    worlds: Sequence[int]

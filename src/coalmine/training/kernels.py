@@ -6,6 +6,10 @@ Capital names are compile-time constants. Every program works on one model alone
 import triton
 import triton.language as tl
 
+OWN = tl.constexpr(6)
+"""Numbers that each model has of its own: clipping norm, units of errors and of sums, learning rate over batch size,
+standard deviation of the noise, and what is taken off each weight."""
+
 
 @triton.jit
 def bits(key, step, purpose: tl.constexpr, lane):
@@ -83,7 +87,7 @@ def draw(
     r0, r1, _r2, _r3 = bits(key, step, 0, lane)
     # 53 bits, as the gaps must be exact for any rate.
     u = (((r0.to(tl.uint64) >> 5) * 67108864 + (r1.to(tl.uint64) >> 6)).to(tl.float64) + 0.5) / 9007199254740992.0
-    gap = tl.minimum(tl.floor(tl.log(u) / tl.load(log_miss)) + 1.0, n + 1.0)
+    gap = tl.minimum(tl.floor(tl.log(u) / tl.load(log_miss + world)) + 1.0, n + 1.0)
     # Gaps end at n + 1, so that the sum of a thousand of them stays within 64 bits.
     place = tl.cumsum(gap.to(tl.int64), 0) - 1
     drawn = (place < n) & (lane < ROOM)
@@ -161,7 +165,7 @@ def halve(
 @triton.jit
 def forward(
     x_ptr, plane, whole, y_ptr, squares_ptr, index_ptr, count_ptr, p_ptr, stride, w_ptr, unit_ptr,
-    e_ptr, rest_ptr, clip, x_unit, e_unit,
+    e_ptr, rest_ptr, own_ptr, x_unit,
     D: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
     LANES: tl.constexpr, ACT: tl.constexpr, EXACT: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
     COLUMNS: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr,
@@ -175,6 +179,8 @@ def forward(
     live = rows < count
     picked = tl.load(index_ptr + m * LANES + rows, mask=live, other=0)
     p = p_ptr + m * stride
+    clip = tl.load(own_ptr + m * OWN)
+    e_unit = tl.load(own_ptr + m * OWN + 1)
     cls = tl.arange(0, CP)
     OUT: tl.constexpr = H if H > 0 else C
     OUTP: tl.constexpr = HP if H > 0 else CP
@@ -258,8 +264,7 @@ def forward(
 
 @triton.jit(do_not_specialize=["step"])
 def update_first(
-    x_ptr, plane, whole, index_ptr, count_ptr, e_ptr, p_ptr, stride, w_ptr, unit_ptr, keys, step,
-    scale, noise, decay, sum_unit,
+    x_ptr, plane, whole, index_ptr, count_ptr, e_ptr, p_ptr, stride, w_ptr, unit_ptr, keys, step, own_ptr,
     D: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, LANES: tl.constexpr, PARTS: tl.constexpr,
     WHOLE: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
@@ -297,13 +302,14 @@ def update_first(
                 low = tl.dot(tl.trans(xs), e, low)
     if PARTS == 2:
         acc += low * (1.0 / 2048.0)
-    g = tl.trans(acc) * sum_unit
+    own = own_ptr + m * OWN
+    g = tl.trans(acc) * tl.load(own + 2)
     WIDTH: tl.constexpr = ((D + COLUMNS - 1) // COLUMNS) * COLUMNS
     z = noise_matrix(tl.load(keys + m), step, 1, first, HP, COLUMNS // 4, WIDTH)
     at = p_ptr + m * stride + unit[:, None] * D + column[None, :]
     keep = (unit[:, None] < H) & (column[None, :] < D)
     w = tl.load(at, mask=keep, other=0.0)
-    w = w - scale * (g + noise * z) - decay * w
+    w = w - tl.load(own + 3) * (g + tl.load(own + 4) * z) - tl.load(own + 5) * w
     tl.store(at, w, mask=keep)
     w = tl.where(keep, w, 0.0)
     put_weights(w_ptr, unit_ptr, m, tl.program_id(0), tl.num_programs(0), w, unit, column, H, D, DP, PARTS)
@@ -311,7 +317,7 @@ def update_first(
 
 @triton.jit(do_not_specialize=["step"])
 def update_rest(
-    count_ptr, rest_ptr, p_ptr, stride, keys, step, scale, noise, decay,
+    count_ptr, rest_ptr, p_ptr, stride, keys, step, own_ptr,
     FIRST: tl.constexpr, REST: tl.constexpr, PROGRAMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # All parameters from FIRST on, from the sums that the programs of ``forward`` left, added up in their order.
@@ -322,6 +328,8 @@ def update_rest(
     for program in range(0, (tl.load(count_ptr + m) + ROWS - 1) // ROWS):
         total += tl.load(rest_ptr + (m * PROGRAMS + program) * REST + f, mask=keep, other=0.0)
     z = tl.reshape(noise_matrix(tl.load(keys + m), step, 2, tl.program_id(1) * BLOCK, 1, BLOCK // 4, BLOCK), (BLOCK,))
+    own = own_ptr + m * OWN
     at = p_ptr + m * stride + FIRST + f
     w = tl.load(at, mask=keep, other=0.0)
-    tl.store(at, w - scale * (total + noise * z) - decay * w, mask=keep)
+    w = w - tl.load(own + 3) * (total + tl.load(own + 4) * z) - tl.load(own + 5) * w
+    tl.store(at, w, mask=keep)

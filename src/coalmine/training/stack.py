@@ -24,7 +24,7 @@ from coalmine.training.compiled_stages import CompiledStages
 from coalmine.training.data import AlikeRows, Dataset
 from coalmine.training.device_draws import DeviceDraws
 from coalmine.training.engines import make_engine
-from coalmine.training.job import Job
+from coalmine.training.job import Job, Share
 from coalmine.training.models import BlackBox, Engine, StackedModels
 from coalmine.training.noise import ALL, make_noise
 from coalmine.training.optimizers import Update
@@ -102,7 +102,7 @@ class Stack:
             draw = sampling.counts
         self._draws: list[Iterator[Any]] | DeviceDraws
         if isinstance(table, StageTable) and stages.draws_on_device(job):
-            self._draws = DeviceDraws(job, trials=numbers, worlds=worlds.tolist(), device=job.device)
+            self._draws = DeviceDraws(Share(job, numbers, worlds.tolist()), device=job.device)
         else:
             self._draws = [
                 draw(job.neighbours, world=int(w), config=config, fingerprint=job.fingerprint, trial=int(t))

@@ -36,6 +36,8 @@ GPU_STACK = 1024
 
 _ROOM_FOR_TWO = 2**35
 """Bytes of a GPU's memory from which it has two trainings at once: a stack is given 8 GiB, by stages up to 32."""
+_SHARING = 8
+"""Trainings at once where they share launches: two are on the device, and the others meet while they wait."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,7 +118,7 @@ def train(
             try:
                 done.append(
                     fused.train_fused(job, trials=numbers[part], worlds=sides[part], rows=rows)
-                    if refused is None
+                    if rows is not None
                     else _train_stack(job, trials=numbers[part], worlds=sides[part], table=table, size=size)
                 )
             except (RuntimeError, MemoryError) as error:
@@ -283,16 +285,19 @@ def device_named(name: str) -> torch.device:
     return torch.device(name)
 
 
-def at_once(device: str) -> int:
-    """How many trainings this device should have at once, each in a thread of its own.
+def at_once(device: str, network: networks.Network) -> int:
+    """How many trainings of this network a device should have at once, each in a thread of its own.
 
     Two on a GPU that has room for two of the largest stacks: while one is prepared or scored, the other keeps it busy.
+    More of those that the fused kernels take: what waits there goes in one launch.
 
-    >>> at_once("cpu")
+    >>> at_once("cpu", networks.Mlp(4))
     1
     """
     place = device_named(device)
-    return 1 if place.type == "cpu" or torch.cuda.get_device_properties(place).total_memory < _ROOM_FOR_TWO else 2
+    if place.type == "cpu" or torch.cuda.get_device_properties(place).total_memory < _ROOM_FOR_TWO:
+        return 1
+    return 2 if fused.too_large(network) else _SHARING
 
 
 _settings = threading.RLock()

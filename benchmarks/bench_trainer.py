@@ -10,6 +10,8 @@ started together; the median of three rounds. Opacus runs as its documentation h
 Because Opacus is slow, a round of it is one epoch of 24 steps, scaled up to 576.
 
 ``python benchmarks/bench_trainer.py --device cuda --models 4096`` measures on a GPU; it needs torch, NumPy and SciPy.
+``--jobs 16`` divides the models among so many jobs with noise and canaries of their own: one after the other, by
+threads that share launches, and as one job, which is the limit.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +250,51 @@ def run_gpu(models: int, *, device: str, products: str, pictures: bool = False) 
     return {"trainer_gpu": found}
 
 
+def run_jobs(models: int, *, jobs: int, device: str, products: str, network: tuple[int, int, int]) -> dict[str, Any]:
+    """So many models in so many jobs on one GPU: models a second, medians of three rounds after one that compiles."""
+    import torch
+
+    from coalmine.training import Dataset, ExampleCanary, Mlp, Neighbours, TrainingConfig, train
+
+    inputs, hidden, classes = network
+    rng = np.random.default_rng(0)
+    base = Dataset(rng.random((1442, inputs), dtype=np.float32), rng.integers(0, classes, size=1442))
+
+    def work(job: int, count: int) -> None:
+        config = TrainingConfig(
+            steps=200, batch_size=60, clip=1.0, noise_multiplier=1.0 + 0.1 * job, learning_rate=0.3, products=products
+        )
+        trials = np.arange(count)
+        canary = ExampleCanary(base.x[job], 1)
+        result = train(
+            Mlp(inputs, hidden=(hidden,), classes=classes), neighbours=Neighbours(base, canary=canary), config=config,
+            fingerprint=f"job {job}", trials=trials, worlds=trials % 2, device=device,
+        )  # fmt: skip
+        assert result.succeeded.all()
+
+    each = models // jobs
+    with ThreadPoolExecutor(8) as threads:
+        ways: dict[str, Callable[[], Any]] = {
+            "one after the other": lambda: [work(job, each) for job in range(jobs)],
+            "by threads": lambda: list(threads.map(lambda job: work(job, each), range(jobs))),
+            "as one job": lambda: work(0, models),
+        }
+        found: dict[str, float] = {}
+        for name, way in ways.items():
+            seconds = []
+            for _ in range(ROUNDS + 1):
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                way()
+                torch.cuda.synchronize()
+                seconds.append(time.perf_counter() - start)
+            found[name] = models / statistics.median(seconds[1:])
+            print(
+                f"{inputs}-{hidden}-{classes}, {jobs} jobs of {each}, {name}: {found[name]:,.0f} models/s", flush=True
+            )
+    return {f"trainer_gpu {jobs} jobs of {each}": found}
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -254,6 +302,7 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=8, help="models a round (in each process on a CPU)")
     parser.add_argument("--products", default="float32", help="on a GPU: float32, tf32 or bf16")
     parser.add_argument("--pictures", action="store_true", help="on a GPU: rows of bytes divided by 255")
+    parser.add_argument("--jobs", type=int, help="on a GPU: divide the models of 64-16-10 among so many jobs")
     parser.add_argument("--worker", choices=("ours", "product", *OPACUS), help=argparse.SUPPRESS)
     parser.add_argument("--amount", type=int, default=1, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -261,6 +310,10 @@ def main() -> None:
         _worker(options.worker, options.amount)
     elif options.device == "cpu":
         run(models=options.models)
+    elif options.jobs:
+        run_jobs(
+            options.models, jobs=options.jobs, device=options.device, products=options.products, network=(64, 16, 10)
+        )
     else:
         run_gpu(options.models, device=options.device, products=options.products, pictures=options.pictures)
 

@@ -211,7 +211,7 @@ class FusedStack:
         wide, deep = self._parts * _power(outputs), 1 if rows.whole else self._parts
         forward, update = _FORWARD[self._parts], _UPDATE[self._parts]
         self._tiles = _pipelined(forward, device, 2 * forward["K"] * (forward["ROWS"] * deep + wide))
-        self._update = _pipelined(update, device, 2 * update["ROWS"] * (update["COLUMNS"] * deep + wide))
+        self._update = _pipelined(update, device, 2 * update["ROWS"] * (_COLUMNS * deep + wide))
         self._programs, self._rest = -(-self._lanes // self._tiles["ROWS"]), self._size - outputs * self._inputs
         self._sums = torch.zeros((self._stack, self._programs, self._rest), dtype=torch.float32, device=device)
 
@@ -262,12 +262,12 @@ class FusedStack:
         )
         update_first = (
             kernels.update_first,
-            (-(-self._inputs // self._update["COLUMNS"]), self._stack),
+            (blocks, self._stack),
             (
                 *(rows.x, plane, rows.base, draws.index, draws.count, self._e1, self._parameters, stride),
                 *(self._w, self._w_unit, draws.keys, step, self._own),
             ),
-            {"H": outputs, "HP": _power(outputs), "LANES": self._lanes, "BLOCK": columns, **shape, **self._update},
+            {"H": outputs, "HP": _power(outputs), "LANES": self._lanes, "COLUMNS": columns, **shape, **self._update},
         )
         update_rest = (
             kernels.update_rest,
@@ -329,8 +329,8 @@ _FORWARD = {
     2: {"ROWS": 64, "K": 64, "num_warps": 4, "num_stages": 3},
 }
 _UPDATE = {
-    1: {"COLUMNS": 64, "ROWS": 64, "num_warps": 4, "num_stages": 2},
-    2: {"COLUMNS": 64, "ROWS": 32, "num_warps": 4, "num_stages": 5},
+    1: {"ROWS": 64, "num_warps": 4, "num_stages": 2},
+    2: {"ROWS": 32, "num_warps": 4, "num_stages": 5},
 }
 _COLUMNS = 64
 """Tile shapes, measured on an H200 (docs/performance.md). They fix the order of sums, so they belong to the result."""

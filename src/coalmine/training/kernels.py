@@ -135,22 +135,16 @@ def both(sums, OUTP: tl.constexpr, PARTS: tl.constexpr):
 
 @triton.jit
 def put_weights(
-    w_ptr, unit_ptr, m, w, unit, column,
-    OUT: tl.constexpr, OUTP: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PARTS: tl.constexpr,
-    COLUMNS: tl.constexpr, BLOCK: tl.constexpr,
+    w_ptr, unit_ptr, m, block, blocks, w, unit, column,
+    OUT: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    # Weights [OUTP, COLUMNS] as halves; each block of columns in a unit of its own, a power of 2.
-    NUMBER: tl.constexpr = COLUMNS // BLOCK
-    blocks = tl.reshape(w, (OUTP, NUMBER, BLOCK))
-    largest = tl.max(tl.max(tl.abs(blocks), 2), 0)
+    # The weights of one block of columns, [OUT, columns], as halves in a unit of their own, a power of 2.
+    largest = tl.max(tl.max(tl.abs(w), 1), 0)
     exponent = tl.minimum(tl.maximum((largest.to(tl.int32, bitcast=True) >> 23) - 126, -100), 100)
     one = ((127 + exponent - 12) << 23).to(tl.float32, bitcast=True)
-    block = tl.program_id(0) * NUMBER + tl.arange(0, NUMBER)
-    ALL: tl.constexpr = (D + BLOCK - 1) // BLOCK
-    tl.store(unit_ptr + m * ALL + block, one, mask=block < ALL)
+    tl.store(unit_ptr + m * blocks + block, one)
     at = m * (PARTS * OUT * DP) + unit[:, None] * DP + column[None, :]
-    scaled = tl.reshape(blocks * (1.0 / one)[None, :, None], (OUTP, COLUMNS))
-    put_halves(w_ptr, OUT * DP, scaled, at, (unit[:, None] < OUT) & (column[None, :] < D), PARTS)
+    put_halves(w_ptr, OUT * DP, w * (1.0 / one), at, (unit[:, None] < OUT) & (column[None, :] < D), PARTS)
 
 
 @triton.jit
@@ -165,7 +159,7 @@ def halve(
     unit = tl.arange(0, OUTP)
     keep = (unit[:, None] < OUT) & (column[None, :] < D)
     w = tl.load(p_ptr + m * stride + unit[:, None] * D + column[None, :], mask=keep, other=0.0)
-    put_weights(w_ptr, unit_ptr, m, w, unit, column, OUT, OUTP, D, DP, PARTS, COLUMNS, COLUMNS)
+    put_weights(w_ptr, unit_ptr, m, tl.program_id(0), tl.num_programs(0), w, unit, column, OUT, D, DP, PARTS)
 
 
 @triton.jit
@@ -272,9 +266,8 @@ def forward(
 def update_first(
     x_ptr, plane, whole, index_ptr, count_ptr, e_ptr, p_ptr, stride, w_ptr, unit_ptr, keys, step, own_ptr,
     D: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, LANES: tl.constexpr, PARTS: tl.constexpr,
-    WHOLE: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    # BLOCK: columns that share a unit, a divisor of COLUMNS, which each program computes.
     m = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * COLUMNS
     count = tl.load(count_ptr + m)
@@ -311,8 +304,7 @@ def update_first(
         acc += low * (1.0 / 2048.0)
     own = own_ptr + m * OWN
     g = tl.trans(acc) * tl.load(own + 2)
-    # The noise of a weight goes by its place, so programs of other widths draw the same.
-    WIDTH: tl.constexpr = ((D + BLOCK - 1) // BLOCK) * BLOCK
+    WIDTH: tl.constexpr = ((D + COLUMNS - 1) // COLUMNS) * COLUMNS
     z = noise_matrix(tl.load(keys + m), step, 1, first, HP, COLUMNS // 4, WIDTH)
     at = p_ptr + m * stride + unit[:, None] * D + column[None, :]
     keep = (unit[:, None] < H) & (column[None, :] < D)
@@ -320,7 +312,7 @@ def update_first(
     w = w - tl.load(own + 3) * (g + tl.load(own + 4) * z) - tl.load(own + 5) * w
     tl.store(at, w, mask=keep)
     w = tl.where(keep, w, 0.0)
-    put_weights(w_ptr, unit_ptr, m, w, unit, column, H, HP, D, DP, PARTS, COLUMNS, BLOCK)
+    put_weights(w_ptr, unit_ptr, m, tl.program_id(0), tl.num_programs(0), w, unit, column, H, D, DP, PARTS)
 
 
 @triton.jit(do_not_specialize=["step"])

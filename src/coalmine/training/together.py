@@ -12,6 +12,10 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
+_AT_WORK = 2
+"""Threads that work at a time."""
+
+
 @dataclasses.dataclass(eq=False)
 class _Request(Generic[Item, Answer]):
     """What a thread asked for, and its answer when there is one."""
@@ -25,17 +29,18 @@ class _Request(Generic[Item, Answer]):
 class Together(Generic[Item, Answer]):
     """Answers what threads ask: one of them works for all that wait and are of its kind.
 
-    At most ``at_once`` threads work at a time, so that a device has its next launch when one ends; nobody waits for
-    company, so work that comes alone is done alone. An error is everybody's whose work was in that launch.
+    While one works, the others wait for company, until they fill half of the room: then a second one works beside it,
+    so that a device has its next launch when one ends. Work that comes alone is done alone and at once. An error is
+    everybody's whose work was in that launch.
 
     >>> double = Together(lambda items: [2 * item for item in items], room=4)
     >>> double(21, kind="numbers", size=1)
     42
     """
 
-    def __init__(self, work: Callable[[Sequence[Item]], Sequence[Answer]], *, room: int, at_once: int = 2) -> None:
+    def __init__(self, work: Callable[[Sequence[Item]], Sequence[Answer]], *, room: int) -> None:
         """``work`` answers items of one kind, whose sizes add up to at most ``room`` unless one alone is larger."""
-        self._work, self._room, self._free = work, room, at_once
+        self._work, self._room, self._at_work = work, room, 0
         self._turn = threading.Condition()
         self._waiting: list[_Request[Item, Answer]] = []
 
@@ -44,12 +49,13 @@ class Together(Generic[Item, Answer]):
         mine = _Request[Item, Answer](item, kind, size)
         with self._turn:
             self._waiting.append(mine)
-            # Whoever is neither answered nor waiting is in a launch of another thread.
-            self._turn.wait_for(lambda: mine.answer.done() or (self._free > 0 and mine in self._waiting))
+            self._turn.notify_all()  # it may be the company that others wait for
+            self._turn.wait_for(lambda: mine.answer.done() or self._may_work(mine))
             if mine.answer.done():
                 return mine.answer.result()
-            self._free -= 1
             company = self._company(mine)
+            self._waiting = [one for one in self._waiting if one not in company]
+            self._at_work += 1
         try:
             answers = list(zip(company, self._work([one.item for one in company]), strict=True))
             for one, answer in answers:
@@ -60,16 +66,21 @@ class Together(Generic[Item, Answer]):
             raise
         finally:
             with self._turn:
-                self._free += 1
+                self._at_work -= 1
                 self._turn.notify_all()
         return mine.answer.result()
 
+    def _may_work(self, mine: _Request[Item, Answer]) -> bool:
+        """Whether to begin now. Whoever is neither answered nor waiting is in a launch of another thread."""
+        if mine not in self._waiting or self._at_work == _AT_WORK:
+            return False
+        return self._at_work == 0 or 2 * sum(one.size for one in self._company(mine)) >= self._room
+
     def _company(self, mine: _Request[Item, Answer]) -> list[_Request[Item, Answer]]:
-        """The request itself and those that fit beside it, in the order they came; they wait no longer."""
+        """The request itself and those that fit beside it, in the order they came."""
         company, size = [mine], mine.size
         for one in self._waiting:
             if one is not mine and one.kind == mine.kind and size + one.size <= self._room:
                 company.append(one)
                 size += one.size
-        self._waiting = [one for one in self._waiting if one not in company]
         return company

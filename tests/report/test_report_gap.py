@@ -10,7 +10,7 @@ from coalmine import bounds, report
 from coalmine.auditing.gap import gaps
 from coalmine.records import DpSgd, EpsilonClaim, MechanismClaim, Scores
 from coalmine.report import gap as shown
-from coalmine.report import words
+from coalmine.report import rounding
 from coalmine.theory.curves import GaussianCurve, gaussian_epsilon
 
 FULL = DpSgd(sample_rate=1.0, noise_multiplier=1.0, steps=1)  # the Gaussian mechanism with μ = 1
@@ -104,7 +104,7 @@ def test_what_an_attacker_may_not_see_is_what_the_next_rung_proves():
             assert title in text
             assert f">{amount}</td>" in text
             assert measured in text
-    assert f"strong proves {words.down(family[1])} if DP-SGD" in text
+    assert f"strong proves {rounding.down(family[1])} if DP-SGD" in text
 
 
 def test_luck_is_called_luck():

@@ -17,7 +17,7 @@ from coalmine import report
 from coalmine.auditing import config
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Outcome, Relation
-from coalmine.report import figures, render, repeat, tables, words
+from coalmine.report import figures, render, repeat, rounding, tables
 
 NASTY = "<script>alert('x')</script> & \"quoted\""
 
@@ -334,7 +334,7 @@ def test_without_the_packages_the_error_names_the_extra(monkeypatch):
 
 def test_the_results_and_the_words_load_no_drawing_and_no_training():
     code = (
-        "import sys, coalmine.auditing.results, coalmine.report, coalmine.report.tables;"
+        "import sys, coalmine.auditing.results, coalmine.report, coalmine.report.one_person, coalmine.report.tables;"
         "print([name for name in ('altair', 'vl_convert', 'jinja2', 'torch') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -352,5 +352,5 @@ def test_the_ladder_says_what_each_power_was_worth():
     assert third["worth"] == third["worth_assumed"] == 0.0
     page = report.page(shown)
     assert "How much each extra capability helps an attacker" in page
-    assert f"(+{words.down(second['worth'])})" in page
+    assert f"(+{rounding.down(second['worth'])})" in page
     assert tables.ladder(sample.result(weak)) is None

@@ -10,7 +10,7 @@ import report_sample as sample
 from coalmine import report
 from coalmine.identifiability import estimates
 from coalmine.records import Relation, Scores
-from coalmine.report import figures, words
+from coalmine.report import figures, one_person
 from coalmine.roles import View
 
 
@@ -38,7 +38,7 @@ def test_the_section_says_what_happened_and_draws_the_limit():
 
 
 def test_a_limit_for_two_data_sets_alone_is_not_sold_as_a_promise():
-    lines = " ".join(words.certainty(believer(promised=False)))
+    lines = " ".join(one_person.certainty(believer(promised=False)))
     assert "for the two data sets that were compared and for no others" in lines
     assert "nothing is promised to that person" in lines
 
@@ -46,11 +46,11 @@ def test_a_limit_for_two_data_sets_alone_is_not_sold_as_a_promise():
 def test_numbers_in_the_words_are_those_of_the_beliefs():
     one = believer()
     right = 1 / (1 + np.exp(-np.concatenate([-one.scores.world0, one.scores.world1])))
-    lines = " ".join(words.certainty(one))
+    lines = " ".join(one_person.certainty(one))
     assert f"{100 * np.median(right):.1f}% sure" in lines
     assert f"right in {100 * (right > 0.5).mean():.1f}%" in lines
     assert "passed in none of them" in lines
-    assert words.certainty(sample.adversary()) == []
+    assert one_person.certainty(sample.adversary()) == []
 
 
 def test_the_picture_is_among_the_figures():
@@ -91,9 +91,9 @@ def test_a_training_that_failed_is_drawn_and_told_as_knowing_nothing():
     one = dataclasses.replace(whole, scores=Scores(world0, whole.scores.world1), failed=(3, 0))
     assert one.log_odds.world0[:3].tolist() == [0.0, 0.0, 0.0]
     assert one.log_odds.world0[3:].tolist() == world0[3:].tolist()
-    assert "in the worst of all more than 99.9%" not in " ".join(words.certainty(one))
+    assert "in the worst of all more than 99.9%" not in " ".join(one_person.certainty(one))
     unaware = dataclasses.replace(one, failed=(0, 0))
-    assert "in the worst of all more than 99.9%" in " ".join(words.certainty(unaware))
+    assert "in the worst of all more than 99.9%" in " ".join(one_person.certainty(unaware))
     tops = [max(row["to"] for row in _bars(given)) for given in (one, unaware)]
     assert tops[0] < 0.9 < tops[1] == 1.0
     assert dataclasses.replace(one, beliefs=None).log_odds is None

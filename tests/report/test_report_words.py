@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from coalmine.identifiability import belief
 from coalmine.records import Estimate, Guarantee, Heuristic, LowerBound, Outcome, Relation
-from coalmine.report import figures, words
+from coalmine.report import figures, one_person, rounding, words
 
 
 @given(st.floats(0.0, 1e6), st.integers(0, 4))
 def test_rounding_goes_to_the_safe_side(value, digits):
-    low, high = (Decimal(how(value, digits).replace(",", "")) for how in (words.down, words.up))
+    low, high = (Decimal(how(value, digits).replace(",", "")) for how in (rounding.down, rounding.up))
     assert float(low) <= value <= float(high)
     assert high - low <= Decimal(1).scaleb(-digits)
 
 
 @given(st.floats(1e-300, 0.5))
 def test_small_probabilities_are_rounded_up(value):
-    text = words.small_up(value).translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
+    text = rounding.small_up(value).translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
     power = re.fullmatch(r"(?:([0-9.]+)·)?10(-[0-9]+)", text)
     shown = Decimal(power[1] or 1).scaleb(int(power[2])) if power else Decimal(text)
     assert Decimal(value) <= shown * (1 + Decimal("1e-15"))
@@ -47,9 +47,9 @@ def test_several_rows_are_said():
 
 
 def test_confidence_is_not_lost_to_rounding():
-    assert words.confidence(1.0 - (1.0 - 0.99)) == "99%"
-    assert words.confidence(0.95) == "95%"
-    assert words.confidence(1.0 - 0.01 / 3.0) == "99.66%"
+    assert rounding.confidence(1.0 - (1.0 - 0.99)) == "99%"
+    assert rounding.confidence(0.95) == "95%"
+    assert rounding.confidence(1.0 - 0.01 / 3.0) == "99.66%"
 
 
 def test_verdict_says_what_was_tested_and_what_was_found():
@@ -95,14 +95,14 @@ def test_adversaries_without_trials_are_counted():
 
 
 def test_meaning_separates_what_is_promised_from_what_was_shown():
-    text = " ".join(words.meaning(sample.standard_result()))
+    text = " ".join(one_person.meaning(sample.standard_result()))
     promised = 100.0 / (1.0 + math.exp(-sample.standard_result().guarantee.epsilon))
-    assert f"at most {words.up(promised, 1)}% sure" in text
+    assert f"at most {rounding.up(promised, 1)}% sure" in text
     chance = belief.exceedance(sample.MECHANISM, epsilon=sample.standard_result().guarantee.epsilon)
     assert 1e-5 < chance < 1e-3  # δ alone would understate it
-    assert f"except with a probability of at most {words.small_up(chance)}" in text
+    assert f"except with a probability of at most {rounding.small_up(chance)}" in text
     assert "right in at most 64.5% of cases" in text  # (1 + 0.29)/2
-    nothing = " ".join(words.meaning(sample.result(sample.adversary(mu=0.0), noise=0.0)))
+    nothing = " ".join(one_person.meaning(sample.result(sample.adversary(mu=0.0), noise=0.0)))
     assert "What is promised: nothing" in nothing
     assert "surer than 50%" in nothing
 
@@ -110,14 +110,14 @@ def test_meaning_separates_what_is_promised_from_what_was_shown():
 def test_a_limit_that_is_no_limit_is_said_in_plain_words():
     weak = sample.result(sample.adversary(mu=0.0), noise=0.1)
     assert weak.guarantee.epsilon > 7.0
-    text = " ".join(words.meaning(weak))
+    text = " ".join(one_person.meaning(weak))
     assert "hardly limits it" in text
     assert "may be more than 99.9% sure." in text
     assert "at most more than" not in text
 
 
 def test_certainty_is_never_claimed_by_rounding():
-    assert words.share(words.up(99.99, 1)) == "more than 99.9%"
+    assert rounding.share(rounding.up(99.99, 1)) == "more than 99.9%"
 
 
 def test_table_keeps_estimates_apart_from_bounds():
@@ -141,7 +141,7 @@ def test_notebook_table_is_escaped():
 
 @pytest.mark.parametrize(("value", "text"), [(1e-5, "10⁻⁵"), (3e-12, "3·10⁻¹²"), (0.01, "0.01")])
 def test_small_probabilities(value, text):
-    assert words.small(value) == text
+    assert rounding.small(value) == text
 
 
 def both_questions(*, mine=1.0):
@@ -160,9 +160,9 @@ def test_the_data_at_hand_and_the_worst_case_are_two_numbers():
     lines = dict(words.headline(result))
     assert lines["Your data"].startswith(f"{said[0]} is proved (crafted-row); ε ≥ ")
     assert lines["A data set that the attacker chose"].startswith(f"{said[1]} is proved (malicious-dataset); ε ≥ ")
-    shown = words.meaning(result)[-1]
+    shown = one_person.meaning(result)[-1]
     for one in (result.on_data, result.on_chosen_data):
-        assert f"{words.down(100 * belief.from_epsilon(one.bound.epsilon), 1)}%" in shown
+        assert f"{rounding.down(100 * belief.from_epsilon(one.bound.epsilon), 1)}%" in shown
     proved = result.to_dict()["proved"]
     assert proved["on_data"] == {"adversary": "crafted-row", "epsilon_lower": result.on_data.bound.epsilon}
     weak = both_questions(mine=0.0)

@@ -12,7 +12,7 @@ from view_store import HOSTILE
 
 from coalmine.auditing.stored import stored_result
 from coalmine.errors import InvalidInputError
-from coalmine.report import words
+from coalmine.report import one_person, rounding, words
 from coalmine.store import Store, listing
 
 DATA_BLOCK = re.compile(r'<script type="application/json" class="(\w+)">(.*?)</script>', re.DOTALL)
@@ -36,14 +36,14 @@ def test_the_list_shows_how_each_audit_ended(shared):
     assert ">nightly<" in page
     with Store.open(shared.pages._store.path, create=False, read_only=True) as store:
         result = stored_result(store, shared.audits["half the noise"])
-    assert f"ε ≥ {words.down(result.strongest.bound.epsilon)}" in page
-    assert f"ε ≤ {words.up(result.claim_epsilon)}" in page or "DP-SGD q = 1, σ = 2, T = 1" in page
+    assert f"ε ≥ {rounding.down(result.strongest.bound.epsilon)}" in page
+    assert f"ε ≤ {rounding.up(result.claim_epsilon)}" in page or "DP-SGD q = 1, σ = 2, T = 1" in page
 
 
 def test_no_epsilon_stands_without_its_delta(shared):
     audit = shared.audits["half the noise"]
     result = shared.pages.judged.result(audit)
-    point = f"δ = {words.small(result.config.audit.delta)}"
+    point = f"δ = {rounding.small(result.config.audit.delta)}"
     cells = html.unescape(shared.get("/").text).replace("\u00a0", " ").split("<tr id=")[1:]
     for cell in cells:
         assert "ε" not in cell or point in cell
@@ -68,7 +68,7 @@ def test_an_audit_says_what_the_report_says(shared):
     page = judged(shared, f"/audits/{audit}")
     result = shared.pages.judged.result(audit)
     assert words.verdict(result) in page
-    for line in words.meaning(result):
+    for line in one_person.meaning(result):
         assert line.replace("\u00a0", " ") in page
     assert words.epsilon(result.strongest.bound) in page
     assert "claim_epsilon" in page or "noise_multiplier" in page

@@ -10,7 +10,7 @@ import result_store
 from test_view_pages import DATA_BLOCK
 from view_store import HOSTILE
 
-from coalmine.report import words
+from coalmine.report import rounding
 from coalmine.store import Store, results
 
 
@@ -38,7 +38,7 @@ def test_the_list_has_them_beside_audits(both, client):
     assert "3 measures" in page
     assert "450 canaries" in page
     assert "σ = 2, C = 1" in page
-    assert f"ε ≥ {words.down(result_store.one_run().epsilon)}" in page
+    assert f"ε ≥ {rounding.down(result_store.one_run().epsilon)}" in page
     assert f"/results/{both[0]}" in page
     assert 'value="' + both[0] not in page  # two audits are compared, not results
 
@@ -86,7 +86,7 @@ def test_one_run_shows_coins_scores_guesses_and_the_trade_off(both, client):
     assert f"{result.guesses.correct} of {result.guesses.guesses} guesses were right" in page
     for reason in result.verdict.reasons:
         assert reason in page
-    assert f"ε ≥ {words.down(result.epsilon)}" in page
+    assert f"ε ≥ {rounding.down(result.epsilon)}" in page
     assert "80.0% of test rows rightly with the canaries" in page
     specs = [json.loads(text) for _, text in DATA_BLOCK.findall(client.get(f"/results/{both[1]}").text)]
     assert [set(one) for one in specs] == [{"wide"}, {"linear", "logarithmic"}]

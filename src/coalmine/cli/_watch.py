@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from coalmine.auditing.progress import BoundSoFar
 from coalmine.cli._output import printable
 from coalmine.game import Watcher
-from coalmine.report.words import down
+from coalmine.report.rounding import down
 from coalmine.store import BlockResult, Trials
 
 _REFRESH_SECONDS = 0.2

@@ -146,7 +146,7 @@ def _show(
         f"{mechanism.relation.value.replace('_', '-')} neighbours"
     )
     print_table(title, ("analysis", "kind", f"{sign} at {at}", "what it is"), rows)
-    from coalmine.report.words import for_one_person
+    from coalmine.report.one_person import for_one_person
 
     proved, predicted = entries["standard"], entries["last_iterate"]
     lines = [

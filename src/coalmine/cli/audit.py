@@ -250,7 +250,7 @@ _CHANGES = {"add_remove": "added or removed", "replace": "replaced"}
 def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
     """The verdict, where report and store are, then the table and the sentences of an audit."""
     from coalmine import bounds
-    from coalmine.report import words
+    from coalmine.report import rounding, words
 
     section, subject = result.config.audit, result.subject
     print_verdict(words.verdict(result))
@@ -272,8 +272,8 @@ def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
     assumed = result.strongest.assumed
     assumption = bounds.named(assumed.method).short if assumed else "assumed"
     print_table(
-        f"ε at δ = {words.small(section.delta)} for one row {_CHANGES[result.strongest.bound.relation]}, from "
-        f"{words.trials(result)}; each column by itself holds at {words.confidence(section.confidence)} confidence",
+        f"ε at δ = {rounding.small(section.delta)} for one row {_CHANGES[result.strongest.bound.relation]}, from "
+        f"{words.trials(result)}; each column by itself holds at {rounding.confidence(section.confidence)} confidence",
         ["adversary", "sees", "proved", assumption, "heuristic", "claim" if subject.own else "guarantee"],
         [
             [
@@ -281,8 +281,8 @@ def show(result: AuditResult, *, where: Sequence[str] = ()) -> None:
                 one.view.value.replace("_", " "),
                 _at_least(one.bound),
                 _at_least(one.assumed) if one.assumed else "-",
-                f"≈ {words.near(result.heuristic.epsilon)}" if result.heuristic else "-",
-                f"≤ {words.up(result.promised)}",
+                f"≈ {rounding.near(result.heuristic.epsilon)}" if result.heuristic else "-",
+                f"≤ {rounding.up(result.promised)}",
             ]
             for one in result.ranked
         ],
@@ -299,12 +299,12 @@ def _at_least(bound: LowerBound) -> str:
 
 def sentences(result: AuditResult) -> list[str]:
     """What it means, in the report's own words."""
-    from coalmine.report import words
+    from coalmine.report import one_person, words
 
-    lines = ["For one person:", *words.meaning(result), ""]
+    lines = ["For one person:", *one_person.meaning(result), ""]
     for one in result.adversaries:
         if one.beliefs is not None:
-            lines += [f"How sure {one.label} became:", *words.certainty(one), ""]
+            lines += [f"How sure {one.label} became:", *one_person.certainty(one), ""]
     if not result.subject.own:
         lines.append(
             "'Proved' assumes nothing about the algorithm; 'if DP-SGD' assumes that this is DP-SGD with this sampling "

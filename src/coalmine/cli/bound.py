@@ -349,7 +349,7 @@ def _show(found: LowerBound | Estimate) -> None:
 
 def _show_bound(found: LowerBound) -> None:
     """The bound, its ceiling and what they mean: what is proved is rounded down, what limits it is rounded up."""
-    from coalmine.report.words import down, up
+    from coalmine.report.rounding import down, up
 
     proved = down(found.epsilon, 4)
     rows = [

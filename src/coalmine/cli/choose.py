@@ -138,7 +138,9 @@ def _show_sweep(found: Sweep) -> None:
 
 def _show(choice: Choice) -> None:
     """Both calibrations, and what they mean: each ε stands beside the noise that it holds for."""
-    from coalmine.report.words import RELATIONS, for_one_person, percent, up_percent
+    from coalmine.report.one_person import for_one_person
+    from coalmine.report.rounding import percent, up_percent
+    from coalmine.report.words import RELATIONS
 
     sure = f"{up_percent(choice.belief, 2)}%"
     print_table(

@@ -150,7 +150,7 @@ def _counted(summary: dict[str, Any]) -> str:
 
 def _proved(summary: dict[str, Any]) -> str:
     """The ε that the run proved, in the audit that used it last."""
-    from coalmine.report.words import down
+    from coalmine.report.rounding import down
 
     found = summary["epsilon_lower"]
     if not isinstance(found, float):

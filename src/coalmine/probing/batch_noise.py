@@ -18,7 +18,7 @@ import torch
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading, delta, rounding
 from coalmine.probing.release import Observation
-from coalmine.probing.tape import Key
+from coalmine.probing.tape_draws import Key
 from coalmine.probing.vectors import inner, pieces, residual
 
 _RUNS = 40

@@ -18,7 +18,8 @@ from coalmine.probing.findings import quoted
 from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.release import Observation, Release
 from coalmine.probing.snapshot import Snapshot, library_generators
-from coalmine.probing.tape import Key, Seeded, Tape
+from coalmine.probing.tape import Tape
+from coalmine.probing.tape_draws import Key, Seeded
 from coalmine.probing.vectors import give_back
 
 _ROWS_AT_MOST = 12

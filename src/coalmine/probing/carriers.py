@@ -21,7 +21,8 @@ from coalmine.probing import resolution, rows, text
 from coalmine.probing.bench import SPARE, Bench, World
 from coalmine.probing.noise import TOLERANCE as TOLERANCE
 from coalmine.probing.release import Observation
-from coalmine.probing.tape import Layout, Site
+from coalmine.probing.tape_draws import Site
+from coalmine.probing.tape_recording import Layout
 from coalmine.probing.vectors import distance, inner, norm, pieces, residual, slices
 
 _CALLS = 4

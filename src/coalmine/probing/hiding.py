@@ -19,7 +19,7 @@ from coalmine.probing.noise import Sample
 from coalmine.probing.release import Observation
 from coalmine.probing.search import Tried
 from coalmine.probing.shifter import Shifter
-from coalmine.probing.tape import Key
+from coalmine.probing.tape_draws import Key
 from coalmine.probing.vectors import distance, inner
 
 Shift = dict[Key, torch.Tensor]

@@ -15,7 +15,7 @@ from coalmine.probing import faults
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading
 from coalmine.probing.findings import Finding
-from coalmine.probing.tape import Seeded
+from coalmine.probing.tape_draws import Seeded
 
 _RUNS = 3
 """The first one may be seeded by what came before it."""

@@ -10,7 +10,7 @@ import torch
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, delta
 from coalmine.probing.release import Observation
-from coalmine.probing.tape import Key
+from coalmine.probing.tape_draws import Key
 from coalmine.probing.vectors import distance, norm, pieces
 
 _ALIKE = 64

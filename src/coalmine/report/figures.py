@@ -15,7 +15,7 @@ import altair as alt
 
 from coalmine.auditing.proof import METHODS
 from coalmine.records import Outcome
-from coalmine.report import series, words
+from coalmine.report import rounding, series, words
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
@@ -121,8 +121,8 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     ]
     chart = alt.layer(*layers).resolve_axis(x="independent").properties(width=width, height=56 * len(labels))
     caption = (
-        f"Each bar is one statement about ε for one row, at δ = {words.small(result.config.audit.delta)}; what is "
-        f"proved holds at {words.confidence(result.config.audit.confidence)} confidence, all bars together. "
+        f"Each bar is one statement about ε for one row, at δ = {rounding.small(result.config.audit.delta)}; what is "
+        f"proved holds at {rounding.confidence(result.config.audit.confidence)} confidence, all bars together. "
         f"{_reading(result)} The scale on top says how sure an attacker who starts at 50% may become."
         f"{' A value beyond the axis stands at its edge.' if far else ''}"
     )
@@ -160,7 +160,7 @@ def _beyond(marks: list[dict[str, Any]], end: float, *, y: alt.Y, scale: alt.Sca
     if not far:
         return []
     rows = [
-        {"row": row, "epsilon": end, "text": f"{', '.join(words.down(one) for one in sorted(values))} ▸"}
+        {"row": row, "epsilon": end, "text": f"{', '.join(rounding.down(one) for one in sorted(values))} ▸"}
         for row, values in far.items()
     ]
     text = chart_of(rows).mark_text(
@@ -281,7 +281,7 @@ def trade_off(result: AuditResult, one: AdversaryResult, *, width: int = NARROW)
             .mark_point(shape="diamond", filled=True, size=90, color=INK, opacity=1)
             .encode(x=x, y=alt.Y("miss:Q", scale=_UNIT))
         )
-    sure = words.confidence(one.bound.confidence)
+    sure = rounding.confidence(one.bound.confidence)
     title = f"The errors that {one.label} makes, against the fewest that privacy allows"
     caption = (
         "Each point on the blue line is a threshold; further down and left is a better attack. A band "
@@ -337,7 +337,7 @@ def growth(result: AuditResult, one: AdversaryResult, *, width: int = NARROW) ->
         .mark_point(filled=True, size=55, color=PROVED, opacity=1)
         .encode(x=x, y=y)
     )
-    sure = words.confidence(one.bound.confidence)
+    sure = rounding.confidence(one.bound.confidence)
     title = f"What {one.label} proved as the number of {plays} grew"
     caption = f"Each dot is the bound of the first n {plays}{_how(one)}. No attack can lift it above the dashed line."
     return Figure(
@@ -390,7 +390,7 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
         note = "theory, for every attack" if _promises(result) else words.nothing(result)
         add("guarantee", f"Guarantee: {words.epsilon(result.guarantee)}", note, result.guarantee.epsilon)
     if claimed:
-        add("claim", f"Claim: ε ≤ {words.up(claimed)}", f"put to the test: {result.verdict}", claimed)
+        add("claim", f"Claim: ε ≤ {rounding.up(claimed)}", f"put to the test: {result.verdict}", claimed)
     if result.heuristic is not None:
         add(
             "heuristic",
@@ -415,25 +415,27 @@ def _rows(result: AuditResult) -> tuple[list[dict[str, Any]], list[dict[str, Any
 def _overview_title(result: AuditResult) -> str:
     """What the overview shows, in a sentence."""
     mine, chosen = result.on_data, result.on_chosen_data
-    proved = f"At least {words.least(result.strongest.bound.epsilon)} is proved"
-    if not words.worth_saying(result.strongest.bound.epsilon):
+    proved = f"At least {rounding.least(result.strongest.bound.epsilon)} is proved"
+    if not rounding.worth_saying(result.strongest.bound.epsilon):
         proved = "No attack proved any leakage"
     elif mine is not None and chosen is not None:
         both = [
-            words.least(one.bound.epsilon) if words.worth_saying(one.bound.epsilon) else "nothing"
+            rounding.least(one.bound.epsilon) if rounding.worth_saying(one.bound.epsilon) else "nothing"
             for one in (mine, chosen)
         ]
-        least = "At least " if words.worth_saying(mine.bound.epsilon) else ""
+        least = "At least " if rounding.worth_saying(mine.bound.epsilon) else ""
         proved = f"{least}{both[0]} is proved on your data and {both[1]} on data that the attacker chose"
         proved = proved[0].upper() + proved[1:]
     own = result.subject.own
     promised = "claimed" if own or result.config.audit.claim_epsilon else "guaranteed"
     if result.verdict.outcome is Outcome.REFUTED and result.strongest.bound.epsilon > result.claim_epsilon:
-        known = f"{proved}, although no more than {words.up(result.claim_epsilon)} is {promised}"
+        known = f"{proved}, although no more than {rounding.up(result.claim_epsilon)} is {promised}"
     elif result.verdict.outcome is Outcome.REFUTED:
-        known = f"{proved}; that no more than {words.up(result.claim_epsilon)} leaks is refuted by the attack's errors"
+        known = (
+            f"{proved}; that no more than {rounding.up(result.claim_epsilon)} leaks is refuted by the attack's errors"
+        )
     elif _promises(result):
-        known = f"{proved}, at most {words.up(result.promised)} is {'claimed' if own else 'guaranteed'}"
+        known = f"{proved}, at most {rounding.up(result.promised)} is {'claimed' if own else 'guaranteed'}"
     else:
         known = f"{proved}, nothing is guaranteed"
     return f"{known}: what is known about the privacy loss ε"
@@ -456,11 +458,11 @@ def _note(one: AdversaryResult) -> str:
     """What stands below an adversary's bar."""
     note = words.played(one)
     if one.bound.ceiling is not None:
-        note += f" (ceiling {words.down(one.bound.ceiling)})"
+        note += f" (ceiling {rounding.down(one.bound.ceiling)})"
     assumed = one.assumed
     if assumed is None or not assumed.epsilon > 0.0:
         return note
-    return f"{note}; ≥ {words.down(assumed.epsilon)} {METHODS[assumed.method].short}"
+    return f"{note}; ≥ {rounding.down(assumed.epsilon)} {METHODS[assumed.method].short}"
 
 
 def _promises(result: AuditResult) -> bool:

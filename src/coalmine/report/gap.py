@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from coalmine.auditing.proof import METHODS
-from coalmine.report import words
+from coalmine.report import rounding
 from coalmine.report.figures import FONT, INK, PROMISED, PROVED, SECOND, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def figure(gaps: tuple[Gap, ...], *, width: int = WIDE) -> Figure:
     labels = []
     for place, gap in enumerate(gaps):
         start = 0.0
-        labels.append({"row": str(place), "zero": 0.0, "name": f"{gap.adversary}: {words.down(gap.proved)} of "
-                       f"{words.up(gap.promised)}"})  # fmt: skip
+        labels.append({"row": str(place), "zero": 0.0, "name": f"{gap.adversary}: {rounding.down(gap.proved)} of "
+                       f"{rounding.up(gap.promised)}"})  # fmt: skip
         for name, title in PARTS.items():
             amount = float(getattr(gap, name))
             if amount > 0.0:
@@ -80,16 +80,16 @@ def lines(gap: Gap) -> list[tuple[str, str, str]]:
     """The parts of one gap: what it is, how much, and what it was measured by."""
     short = METHODS[gap.method].short
     if gap.above:
-        above = f"{gap.above} proves {words.down(gap.stronger)} {short}"
+        above = f"{gap.above} proves {rounding.down(gap.stronger)} {short}"
     else:
         above = "nobody who may see or do more " + ("proved more" if gap.tried else "was played")
     lucky = "; chance let this one prove more" if gap.typical < gap.perfect else ""
     measured = {
         "proved": "nothing assumed",
-        "assumptions": f"the same scores prove {words.down(gap.assumed)} {short}",
+        "assumptions": f"the same scores prove {rounding.down(gap.assumed)} {short}",
         "view": above,
         "attack": "what the other parts do not explain",
-        "trials": f"a perfect attack would typically prove {words.down(gap.typical)} {short}{lucky}",
+        "trials": f"a perfect attack would typically prove {rounding.down(gap.typical)} {short}{lucky}",
     }
-    rounded = {name: words.near(float(getattr(gap, name))) for name in PARTS} | {"proved": words.down(gap.proved)}
+    rounded = {name: rounding.near(float(getattr(gap, name))) for name in PARTS} | {"proved": rounding.down(gap.proved)}
     return [(title, rounded[name], measured[name]) for name, title in PARTS.items() if rounded[name] != "0.00"]

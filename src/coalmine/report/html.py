@@ -10,7 +10,7 @@ import jinja2
 from markupsafe import Markup, escape
 
 from coalmine.records import EpsilonClaim, LowerBound
-from coalmine.report import figures, gap, one_run, persons, render, repeat, summary, tables, words
+from coalmine.report import figures, gap, one_person, one_run, persons, render, repeat, rounding, summary, tables, words
 from coalmine.report.figures import NARROW, WIDE, Figure
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def document(result: AuditResult) -> str:
         "check_next": summary.check_next(result),
         "caveats": words.caveats(result),
         "overview": _shown(figures.overview(result, width=WIDE), figures.overview(result, width=NARROW)),
-        "meaning": words.meaning(result),
+        "meaning": one_person.meaning(result),
         "persons": [
             {"label": one.label, "lines": lines, "figure": _shown(wide, narrow)}
             for one, lines, wide, narrow in persons.sections(result)
@@ -89,7 +89,7 @@ def document(result: AuditResult) -> str:
         "ladder": tables.ladder(result),
         "theory": _theory(result, once),
         "adversaries": [_adversary(result, one, once) for one in result.ranked],
-        "confidence": words.confidence(result.config.audit.confidence),
+        "confidence": rounding.confidence(result.config.audit.confidence),
         "repeat": repeat.steps(result),
         "mechanism": [(key, _plain(value)) for key, value in result.subject.details.items()],
         "versions": list(result.versions.items()),
@@ -141,7 +141,7 @@ def _adversary(result: AuditResult, one: AdversaryResult, once: Once) -> dict[st
     """One adversary's section."""
     return {
         "label": one.label,
-        "proved": f"{words.proved(one.bound)} at {words.confidence(one.bound.confidence)} confidence"
+        "proved": f"{words.proved(one.bound)} at {rounding.confidence(one.bound.confidence)} confidence"
         if one.bound.epsilon > 0.0
         else "nothing proved",
         "about": words.adversary(one),
@@ -172,8 +172,8 @@ def _methods(one: AdversaryResult, once: Once) -> list[dict[str, Any]]:
             "epsilon": words.proved(found) if isinstance(found, LowerBound) else words.epsilon(found),
             "kind": words.kind(found)
             + ("" if found.relation is one.bound.relation else f"; {words.RELATIONS[found.relation]}"),
-            "confidence": words.confidence(found.confidence) if isinstance(found, LowerBound) else "none",
-            "ceiling": words.down(found.ceiling)
+            "confidence": rounding.confidence(found.confidence) if isinstance(found, LowerBound) else "none",
+            "ceiling": rounding.down(found.ceiling)
             if isinstance(found, LowerBound) and found.ceiling is not None
             else "none",
             "notes": [once.number(assumption) for assumption in found.assumptions],
@@ -190,7 +190,7 @@ def _theory(result: AuditResult, once: Once) -> list[dict[str, Any]]:
             {
                 "name": "Claim",
                 "kind": "claimed, not proved here",
-                "epsilon": f"ε ≤ {words.up(result.claim_epsilon)}",
+                "epsilon": f"ε ≤ {rounding.up(result.claim_epsilon)}",
                 "analysis": "none" if isinstance(result.claim, EpsilonClaim) else "that of the claimed DP-SGD",
                 "relation": words.RELATIONS[result.claim.relation],
                 "notes": [once.number("this is what the user claims; Coalmine has not proved it")],

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from coalmine._validate import counted
 from coalmine.auditing.proof import METHODS
 from coalmine.one_run.section import evidence
-from coalmine.report import render, words
+from coalmine.report import render, rounding
 from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _right(guess: str, found: Mapping[str, int]) -> str:
     number = found["in"] + found["out"]
     if not guess or not number:
         return "–"
-    return f"{words.near(100.0 * found[guess] / number, 1)}%"
+    return f"{rounding.near(100.0 * found[guess] / number, 1)}%"
 
 
 def _canaries(canaries: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
@@ -221,7 +221,7 @@ def page(section: Mapping[str, Any]) -> str:
 def judged(section: Mapping[str, Any]) -> dict[str, Any]:
     """What the judge said of one run: the verdict in words, why, and every bound."""
     verdict, claim = section["verdict"], section["design"]["claim"]
-    sure = words.confidence(verdict["confidence"])
+    sure = rounding.confidence(verdict["confidence"])
     said = {
         "refuted": f"Refuted at {sure} confidence: {_claim(claim)} is false",
         "consistent": f"Consistent: nothing here contradicts {_claim(claim)}",
@@ -238,7 +238,7 @@ def judged(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def _claim(claim: Mapping[str, Any]) -> str:
     """A claim from plain data, in words."""
-    point = f"δ = {words.small(claim['delta'])}"
+    point = f"δ = {rounding.small(claim['delta'])}"
     if claim["kind"] == "epsilon":
         return f"the claim ε = {claim['epsilon']:g} at {point}"
     found = claim["mechanism"]
@@ -254,8 +254,8 @@ def _bound(bound: Mapping[str, Any], *, decides: bool) -> dict[str, Any]:
     return {
         "decides": decides,
         "method": f"{method.words} ({method.name.replace('_', '-')})",
-        "epsilon": f"ε ≥ {words.down(bound['epsilon'])}",
+        "epsilon": f"ε ≥ {rounding.down(bound['epsilon'])}",
         "kind": "proved" if method.decides else "proved only if its assumption holds",
-        "ceiling": "none" if bound["ceiling"] is None else words.down(bound["ceiling"]),
+        "ceiling": "none" if bound["ceiling"] is None else rounding.down(bound["ceiling"]),
         "assumptions": bound["assumptions"],
     }

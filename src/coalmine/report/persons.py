@@ -1,4 +1,4 @@
-"""How sure someone who knew all the rest became of one person's row: a picture (the words are in words.certainty)."""
+"""How sure someone who knew all the rest became of one person's row: a picture (the words: one_person.certainty)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from scipy import special
 
 from coalmine.identifiability.estimates import right_log_odds
 from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished, slug
-from coalmine.report.words import certainty, up
+from coalmine.report.one_person import certainty
+from coalmine.report.rounding import up
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult

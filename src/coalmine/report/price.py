@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from coalmine import _validate
-from coalmine.report import words
+from coalmine.report import rounding
 from coalmine.report.figures import INK, PROMISED, PROVED, QUIET, WIDE, Figure, chart_of, finished
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def figure(sweep: Sweep, *, width: int = WIDE) -> Figure:
     point = sweep.chosen
     caption = (
         f"Each point is the mean of {sweep.trainings} trainings on {sweep.test_rows} test rows, bars are two standard "
-        f"errors. Chosen: belief at most {words.up_percent(point.belief)}% (ε ≤ {words.up(point.epsilon)} at "
+        f"errors. Chosen: belief at most {rounding.up_percent(point.belief)}% (ε ≤ {rounding.up(point.epsilon)} at "
         f"δ = {sweep.delta:g}, noise multiplier σ = {_validate.rounded_up(point.noise_multiplier, 4)}), accuracy "
         f"{100 * point.accuracy:.1f}%; without noise {100 * sweep.without_noise:.1f}%."
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from coalmine._validate import counted, rounded_up
 from coalmine.auditing.proof import METHODS
 from coalmine.records import EpsilonClaim, MechanismClaim, Outcome
-from coalmine.report import words
+from coalmine.report import rounding, words
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
@@ -35,8 +35,8 @@ def _tile(result: AuditResult, name: str, best: AdversaryResult | None, otherwis
     chosen = best.attack.chosen_data
     some = [one for one in result.adversaries if one.attack.chosen_data is chosen and one.assumed is not None]
     lines = []
-    if words.worth_saying(best.bound.epsilon):
-        lines.append(f"proved by {best.label} at {words.confidence(best.bound.confidence)} confidence")
+    if rounding.worth_saying(best.bound.epsilon):
+        lines.append(f"proved by {best.label} at {rounding.confidence(best.bound.confidence)} confidence")
     else:
         lines.append("no attack proved any leakage")
     assumed = max(some, key=lambda one: one.assumed.epsilon if one.assumed else 0.0, default=None)
@@ -52,7 +52,7 @@ def could_fail(result: AuditResult) -> tuple[str, list[str]]:
     """Could this audit have failed? The answer in a word or two, and why."""
     said = result.verdict
     if said.outcome is Outcome.REFUTED:
-        chance = words.small(round(1.0 - said.confidence, 12))
+        chance = rounding.small(round(1.0 - said.confidence, 12))
         return "It did.", [
             *(words.sentence([reason]) for reason in said.reasons),
             f"A true claim is refuted by chance with probability at most {chance}.",
@@ -79,7 +79,7 @@ def check_next(result: AuditResult) -> list[str]:
     known = [noise for noise in noises if noise is not None]
     if known and isinstance(result.claim, MechanismClaim):
         lines.append(
-            f"The noise: the trials fit a noise multiplier below {words.up(min(known), 3)}, not "
+            f"The noise: the trials fit a noise multiplier below {rounding.up(min(known), 3)}, not "
             f"{result.claim.mechanism.noise_multiplier:g}. Is it drawn anew in every step, scaled to the clipping "
             "norm, and added to the sum before the division by the batch size?"
         )
@@ -95,7 +95,7 @@ def check_next(result: AuditResult) -> list[str]:
         "Everything else that is released: batch statistics, chosen checkpoints, losses, trainings that fail.",
         "coalmine probe takes one step of the training apart and names the fault.",
         f"Chance: repeat with --set audit.seed={seed}. A true claim would be refuted twice with probability at most "
-        f"{words.small_up(round(1.0 - result.verdict.confidence, 12) ** 2)}.",
+        f"{rounding.small_up(round(1.0 - result.verdict.confidence, 12) ** 2)}.",
     ]
     return lines
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coalmine.auditing.proof import METHODS
 from coalmine.records import Estimate, LowerBound
-from coalmine.report import words
+from coalmine.report import rounding, words
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
@@ -51,8 +51,10 @@ def methods(result: AuditResult) -> Table:
                     words.method(found),
                     words.epsilon(found),
                     words.kind(found),
-                    words.confidence(found.confidence) if isinstance(found, LowerBound) else _interval(found),
-                    words.down(found.ceiling) if isinstance(found, LowerBound) and found.ceiling is not None else "–",
+                    rounding.confidence(found.confidence) if isinstance(found, LowerBound) else _interval(found),
+                    rounding.down(found.ceiling)
+                    if isinstance(found, LowerBound) and found.ceiling is not None
+                    else "–",
                     words.RELATIONS[found.relation],
                     "; ".join(found.assumptions),
                 )
@@ -132,7 +134,7 @@ def ladder(result: AuditResult) -> Table | None:
 
 def _climbed(bound: LowerBound, worth: float) -> str:
     """What is proved, and by how much that is more than on the rungs below."""
-    return f"{words.proved(bound)} (+{words.down(worth)})" if bound.epsilon > 0.0 else words.proved(bound)
+    return f"{words.proved(bound)} (+{rounding.down(worth)})" if bound.epsilon > 0.0 else words.proved(bound)
 
 
 def _assumption(adversaries: list[AdversaryResult]) -> str:
@@ -147,4 +149,4 @@ def _interval(estimate: Estimate) -> str:
         return "–"
     low, high = estimate.interval
     sure = f" with {estimate.credibility:.0%} credibility" if estimate.credibility else ""
-    return f"{words.near(low)} to {words.near(high)}{sure}"
+    return f"{rounding.near(low)} to {rounding.near(high)}{sure}"

@@ -1,19 +1,14 @@
-"""An audit in plain sentences. What is promised is rounded up, what is proved is rounded down: no rounding flatters."""
+"""An audit in plain sentences; their numbers are in ``rounding``, what it means for one person in ``one_person``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
 
-import numpy as np
-from scipy import special
-
 from coalmine.auditing.proof import METHODS
-from coalmine.identifiability import belief as beliefs
-from coalmine.identifiability.estimates import Share, right_log_odds
 from coalmine.records import EpsilonClaim, Estimate, Guarantee, Heuristic, LowerBound, Outcome, Relation
+from coalmine.report.rounding import confidence, least, near, small, up, worth_saying
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
@@ -41,105 +36,6 @@ RELATIONS = {
 }
 
 
-def down(value: float, digits: int = 2) -> str:
-    """A number rounded down: for what is proved to be at least so large.
-
-    >>> down(0.5199)
-    '0.51'
-    """
-    return _rounded(value, digits, ROUND_FLOOR)
-
-
-def up(value: float, digits: int = 2) -> str:
-    """A number rounded up: for what is promised to be at most so large.
-
-    >>> up(3.991), up(3614.201), up(float("inf"))
-    ('4.00', '3,614.21', '∞')
-    """
-    return _rounded(value, digits, ROUND_CEILING)
-
-
-def up_percent(value: float, digits: int = 1) -> str:
-    """A share in per cent, rounded up: a hundred times the very number, which its product may be just above.
-
-    >>> up_percent(0.55), up_percent(0.9002), up_percent(0.55000001, 2)
-    ('55.0', '90.1', '55.01')
-    """
-    return f"{(100 * Decimal(repr(float(value)))).quantize(Decimal(1).scaleb(-digits), rounding=ROUND_CEILING):f}"
-
-
-def percent(chance: float) -> str:
-    """A chance in per cent, rounded up to two digits that count.
-
-    >>> percent(2.59e-5), percent(0.588), percent(1.0)
-    ('0.0026%', '59%', '100%')
-    """
-    exact = 100 * Decimal(repr(float(chance)))
-    if exact == 0:
-        return "0%"
-    shown = exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)
-    return f"{shown.normalize():f}%" if shown >= Decimal("1e-6") else f"{float(shown):g}%"
-
-
-def near(value: float, digits: int = 2) -> str:
-    """A number rounded to the nearest: for what is a prediction or an estimate anyway.
-
-    >>> near(3.046)
-    '3.05'
-    """
-    return _rounded(value, digits, ROUND_HALF_EVEN)
-
-
-def _rounded(value: float, digits: int, how: str) -> str:
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=how):,}"
-
-
-def share(text: str) -> str:
-    """A rounded percentage as it is printed; certainty is never claimed by rounding.
-
-    >>> share("100.0"), share("98.2")
-    ('more than 99.9%', '98.2%')
-    """
-    return _NEAR_ALL if text == "100.0" else f"{text}%"
-
-
-_NEAR_ALL = "more than 99.9%"
-
-
-def limit(text: str, *, within: str, beyond: str) -> str:
-    """A sentence about a limit in per cent: ``within`` it, or ``beyond`` what can be told from no limit at all.
-
-    >>> limit("98.2", within="is at most {} sure", beyond="may be {} sure")
-    'is at most 98.2% sure'
-    >>> limit("100.0", within="is at most {} sure", beyond="may be {} sure")
-    'may be more than 99.9% sure'
-    """
-    shown = share(text)
-    return (beyond if shown == _NEAR_ALL else within).format(shown)
-
-
-def for_one_person(*, advantage: float, belief: float, exceeded: float) -> str:
-    """What is proved about the guesses and the belief of someone who starts at even odds.
-
-    The share of trainings beyond (``exceeded``) belongs to this very limit and to no other: where the limit is too near
-    to certainty to be shown, no share is either.
-    """
-    within = "They become at most {} sure that it was"
-    if exceeded > 0.0:
-        within += f", except in at most {percent(exceeded)} of all trainings with it"
-    beyond = "What is proved hardly limits how sure they become: they may be {} sure that it was"
-    sure = limit(up_percent(belief), within=within, beyond=beyond)
-    if exceeded >= 1.0:
-        sure = "How sure they become is not limited by this ε: any training with it may end beyond"
-    return (
-        "For one person: someone who knows all of the training data except whether one person's row was in it, and "
-        f"starts at even odds, guesses right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random "
-        f"guessing; advantage {up(advantage, 4)}). {sure}."
-    )
-
-
 def epsilon(statement: Guarantee | Heuristic | LowerBound | Estimate) -> str:
     """ε with the sign that fits its type: ≤ promised, ≥ proved, ≈ predicted or estimated.
 
@@ -163,64 +59,6 @@ def proved(bound: LowerBound) -> str:
     'nothing proved'
     """
     return epsilon(bound) if worth_saying(bound.epsilon) else "nothing proved"
-
-
-_LEAST = 1e-5
-
-
-def worth_saying(proved: float) -> bool:
-    """Whether a lower bound on ε is anything: what five decimals do not show is not said to be proved."""
-    return proved >= _LEAST
-
-
-def least(proved: float) -> str:
-    """A lower bound on ε as a number: with two decimals, or five where two say nothing.
-
-    >>> least(0.429), least(0.0031299), least(3e-7)
-    ('0.42', '0.00312', '0')
-    """
-    if not worth_saying(proved):
-        return "0"
-    return down(proved) if proved >= 0.01 else down(proved, 5)
-
-
-def small(value: float) -> str:
-    """A small probability as a power of ten.
-
-    >>> small(1e-5), small(2.5e-6), small(0.01)
-    ('10⁻⁵', '2.5·10⁻⁶', '0.01')
-    """
-    if value >= 0.001:
-        return f"{value:g}"
-    mantissa, _, power = f"{value:.3e}".partition("e")
-    return _power(mantissa.rstrip("0").rstrip("."), int(power))
-
-
-def small_up(value: float) -> str:
-    """The same rounded up to two digits: for a probability that is at most so large.
-
-    >>> small_up(5.31e-5), small_up(1e-5), small_up(9.91e-6)
-    ('5.4·10⁻⁵', '10⁻⁵', '10⁻⁵')
-    """
-    exact = Decimal(repr(value))
-    if exact == 0:
-        return "0"
-    return small(float(exact.quantize(Decimal(1).scaleb(exact.adjusted() - 1), rounding=ROUND_CEILING)))
-
-
-def _power(mantissa: str, power: int) -> str:
-    digits = str(power).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"10{digits}" if mantissa == "1" else f"{mantissa}·10{digits}"
-
-
-def confidence(value: float) -> str:
-    """A confidence in percent, rounded down.
-
-    >>> confidence(0.99), confidence(0.9966666)
-    ('99%', '99.66%')
-    """
-    # The tiny push undoes 1 − (1 − 0.99) = 0.98999…; it is far below the last digit that is printed.
-    return down(100.0 * value + 1e-9).rstrip("0").rstrip(".") + "%"
 
 
 def method(found: LowerBound | Estimate) -> str:
@@ -494,135 +332,6 @@ def near_guessing(result: AuditResult) -> str | None:
         f"Test accuracy {near(100 * result.accuracy, 1)}% is near guessing ({near(100 * guessing, 1)}%): these models "
         "learned next to nothing, and a training that works may leak more. Check its learning rate and its steps."
     )
-
-
-def meaning(result: AuditResult) -> list[str]:
-    """What it means for one person in the data."""
-    belief, advantage, best = result.belief, result.advantage, result.strongest
-    lines = [
-        "Imagine someone who knows all of the training data except whether one person's row was in it, and who starts "
-        "undecided: 50\u00a0:\u00a050."
-    ]
-    if result.promised < math.inf:
-        promised = "claimed" if result.subject.own else "promised"
-        after = "after seeing the training's results, that someone"
-        lines.append(
-            limit(
-                up(100 * belief["guarantee"], 1),
-                within=f"What is {promised}: {after} is at most {{}} sure, {_exception(result)}.",
-                beyond=f"What is {promised} hardly limits it: {after} may be {{}} sure.",
-            )
-        )
-        if "guarantee" in advantage:
-            right = limit(
-                up(50 + 50 * advantage["guarantee"], 1),
-                within="are right in at most {}",
-                beyond="may be right in {}",
-            )
-            lines.append(
-                f"Guessing again and again, they {right} of cases; random guessing is right in 50% "
-                f"(an advantage of at most {up(100 * advantage['guarantee'], 1)} percentage points)."
-            )
-    else:
-        lines.append(
-            f"What is promised: nothing. {nothing(result).capitalize()}: how sure they may become has no limit."
-        )
-    sure = confidence(result.config.audit.confidence)
-    mine, chosen = result.on_data, result.on_chosen_data
-    if not worth_saying(best.bound.epsilon):
-        lines.append("What was shown: none of the attacks proved that anyone can become surer than 50%.")
-    elif mine is None or chosen is None:
-        lines.append(
-            f"What was shown: some outcomes let an attacker become at least {share(down(100 * belief['evidence'], 1))} "
-            f"sure ({best.label}, at {sure} confidence)."
-        )
-    else:
-        shown = [
-            f"{who} become at least {_belief(one)} sure ({one.label})"
-            for who, one in (("an attacker of your data", mine), ("one who chose the data set too", chosen))
-            if worth_saying(one.bound.epsilon)
-        ]
-        nobody = "" if worth_saying(mine.bound.epsilon) else " No attack on your data proved any leakage."
-        lines.append(f"What was shown: some outcomes let {' and '.join(shown)}, at {sure} confidence.{nobody}")
-    return lines
-
-
-def _belief(one: AdversaryResult) -> str:
-    """How sure someone who starts undecided becomes at least."""
-    return share(down(100.0 * beliefs.from_epsilon(one.bound.epsilon), 1))
-
-
-def _exception(result: AuditResult) -> str:
-    """How often the belief may go beyond what ε allows: δ alone does not say it, the algorithm does."""
-    mechanism = result.mechanism
-    if mechanism is None:
-        return f"except for rare results (how rare, δ = {small(result.config.audit.delta)} alone does not say)"
-    chance = beliefs.exceedance(mechanism, epsilon=result.promised)
-    return f"except with a probability of at most {small_up(chance)}"
-
-
-def certainty(one: AdversaryResult) -> list[str]:
-    """How sure the adversary became, in words that need no mathematics; nothing where its scores are no beliefs."""
-    found, odds = one.beliefs, one.log_odds
-    if found is None or odds is None:
-        return []
-    right = special.expit(right_log_odds(odds))
-    count, instead = right.size, "with another row in the place of" if one.relation is Relation.REPLACE else "without"
-    most = limit(
-        up(100 * float(np.quantile(right, 0.9)), 1), within="in nine of ten at most {}", beyond="in one of ten {}"
-    )
-    lines = [
-        f"This was played {count:,} times, half of them {instead} the person's row. "
-        "Each time someone who knew all other rows and saw every step worked out how sure to be of "
-        "the truth: 50% is knowing nothing, 100% certainty.",
-        f"In the middle of all trainings they ended {share(near(100 * float(np.median(right)), 1))} sure of the truth; "
-        f"{most}; in the worst of all {share(near(100 * float(right.max()), 1))}.",
-    ]
-    if found.bound < 1.0:
-        passed = found.exceeded
-        times = "in none of them" if passed.count == 0 else f"in {int(passed.count)} of {passed.trials}"
-        allowed = (
-            f"; the limit itself allows for a share of at most {small_up(found.expected)}"
-            if found.expected is not None
-            else ""
-        )
-        lines.append(
-            f"The limit here is {share(up(100 * found.bound, 1))}. It was passed {times} (at "
-            f"{confidence(passed.confidence)} confidence the true share is at most {small_up(passed.interval[1])}"
-            f"{allowed})."
-        )
-    lines.append(
-        f"Asked to guess, they were right in {_often(found.wins)} of the trainings, random guessing in 50%; played "
-        f"forever, {_between(found.wins)}."
-        + (
-            ""
-            if found.loss_wins is None
-            else " Someone who sees only how well the finished model fits that row: "
-            f"{_often(found.loss_wins)}, {_between(found.loss_wins)}."
-        )
-    )
-    if not found.promised:
-        lines.append(
-            "This limit was set for the two data sets that were compared and for no others. The noise was just large "
-            "enough to hide this one row. Another person's row may stand out more, and nothing is promised to that "
-            "person."
-        )
-    return lines
-
-
-def _often(found: Share) -> str:
-    """How often something happened, in percent."""
-    return share(near(100.0 * found.value, 1))
-
-
-def _between(found: Share) -> str:
-    """Where the true share lies: what was seen in few trainings may be above or below what is possible in the long run.
-
-    >>> _between(Share.of(275, trials=400))
-    'between 62.4% and 74.6% (99% confidence)'
-    """
-    low, high = found.interval
-    return f"between {down(100.0 * low, 1)}% and {up(100.0 * high, 1)}% ({confidence(found.confidence)} confidence)"
 
 
 def adversary(one: AdversaryResult) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from coalmine.auditing.progress import PILOT
 from coalmine.auditing.results import AdversaryResult, AuditResult
-from coalmine.report import figures, one_run, persons, series, words
+from coalmine.report import figures, one_run, persons, rounding, series
 from coalmine.report.figures import INK, NARROW, PROMISED, PROVED, QUIET, WIDE, Figure, finished
 from coalmine.view.live import LiveAttack, LiveAudit
 
@@ -261,7 +261,7 @@ def so_far(audit: LiveAudit, *, width: int = WIDE) -> Figure:
     ]
     if audit.claim is not None and math.isfinite(audit.claim):
         claim = alt.Chart(
-            alt.InlineData(values=[{"epsilon": audit.claim, "text": f"claim ε ≤ {words.up(audit.claim)}"}])
+            alt.InlineData(values=[{"epsilon": audit.claim, "text": f"claim ε ≤ {rounding.up(audit.claim)}"}])
         )
         layers += [
             claim.mark_rule(color=PROMISED, strokeWidth=3).encode(y=y),

@@ -15,8 +15,8 @@ import tomli_w
 from coalmine.auditing.results import AdversaryResult, AuditResult
 from coalmine.auditing.stored import AuditRecord
 from coalmine.errors import CoalmineError, StoreError
+from coalmine.report import one_person, rounding, tables, words
 from coalmine.report import one_run as one_run_report
-from coalmine.report import tables, words
 from coalmine.report.figures import NARROW
 from coalmine.store import Store, listing
 from coalmine.store.results import faults_of, number, size_of
@@ -110,13 +110,13 @@ class Pages:
         """What the cells of a row say, each number rounded to the safe side."""
 
         def at_delta(row: Row) -> str:
-            return "" if row.about.delta is None else " at " + _tight(f"δ = {words.small(row.about.delta)}")
+            return "" if row.about.delta is None else " at " + _tight(f"δ = {rounding.small(row.about.delta)}")
 
         def claim(row: Row) -> str:
             value = row.about.claimed if row.about.claimed is not None else number((row.ended or {}).get("claim"))
             if value is None:
                 return row.about.claim.replace(" = ", "\u00a0=\u00a0") or "none"
-            return "none" if math.isinf(value) else _tight(f"ε ≤ {words.up(value)}") + at_delta(row)
+            return "none" if math.isinf(value) else _tight(f"ε ≤ {rounding.up(value)}") + at_delta(row)
 
         def proved(row: Row) -> str:
             """What is proved; at the claim's δ, which is named here where the claim has none."""
@@ -145,9 +145,9 @@ class Pages:
             """Of the very attacks whose bounds stand beside it."""
             parts = (row.ended or {}).get("ceilings")
             if isinstance(parts, dict):
-                return both(parts, words.down)
+                return both(parts, rounding.down)
             value = number((row.ended or {}).get("ceiling"))
-            return "–" if value is None else words.down(value)
+            return "–" if value is None else rounding.down(value)
 
         return {
             "claim": claim,
@@ -205,7 +205,7 @@ class Pages:
             "sentence": words.verdict(result),
             "headline": words.headline(result),
             "caveats": words.caveats(result),
-            "meaning": words.meaning(result),
+            "meaning": one_person.meaning(result),
             "overview": figures.overview(result),
             "attacks": [self._attack(audit, index, one) for index, one in enumerate(result.adversaries)],
             "config": tomli_w.dumps(result.config.model_dump(mode="json", exclude_none=True)),
@@ -244,18 +244,18 @@ class Pages:
         every = tables.methods(result)
         before = sum(1 + len(other.others) for other in result.adversaries[:index])
         reasons = [found for found in self._store.failures(one.run) if found.trial is not None]
-        proved = words.epsilon(one.bound) if words.worth_saying(one.bound.epsilon) else "Nothing is proved"
+        proved = words.epsilon(one.bound) if rounding.worth_saying(one.bound.epsilon) else "Nothing is proved"
         return {
             "label": one.label,
-            "proved": f"{proved} at δ = {words.small(one.bound.delta)} and {words.confidence(one.bound.confidence)} "
-            f"confidence; ceiling {_ceiling(one)}.",
+            "proved": f"{proved} at δ = {rounding.small(one.bound.delta)} and "
+            f"{rounding.confidence(one.bound.confidence)} confidence; ceiling {_ceiling(one)}.",
             "about": words.adversary(one),
             "notes": one.notes,
             "trials_link": self._links.trials(one.run),
             "scores": figures.scores(one),
             "trade_off": figures.trade_off(result, one),
             "beliefs": figures.beliefs(one),
-            "certainty": words.certainty(one) if one.log_odds is not None else [],
+            "certainty": one_person.certainty(one) if one.log_odds is not None else [],
             "canaries": one_run_report.told(one_run_report.section_of(one)) if one.one_run else None,
             "columns": every.columns[1:],
             "methods": [row[1:] for row in every.rows[before : before + 1 + len(one.others)]],
@@ -427,11 +427,11 @@ def _bound(one: AdversaryResult) -> str:
 
 def _proved(epsilon: float) -> str:
     """A lower bound; at zero it says nothing."""
-    return _tight(f"ε ≥ {words.least(epsilon)}") if words.worth_saying(epsilon) else "nothing"
+    return _tight(f"ε ≥ {rounding.least(epsilon)}") if rounding.worth_saying(epsilon) else "nothing"
 
 
 def _ceiling(one: AdversaryResult) -> str:
-    return "–" if one.bound.ceiling is None else words.down(one.bound.ceiling)
+    return "–" if one.bound.ceiling is None else rounding.down(one.bound.ceiling)
 
 
 def _plain(value: float) -> str:
@@ -470,10 +470,10 @@ def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:
     def best(one: AdversaryResult | None) -> str:
         if one is None:
             return "not tried"
-        return words.proved(one.bound) + (f" ({one.label})" if words.worth_saying(one.bound.epsilon) else "")
+        return words.proved(one.bound) + (f" ({one.label})" if rounding.worth_saying(one.bound.epsilon) else "")
 
     def at_most(value: float | None) -> str:
-        return "none" if value is None or math.isinf(value) else words.up(value)
+        return "none" if value is None or math.isinf(value) else rounding.up(value)
 
     rows = [
         ("Verdict", *(result.verdict.outcome.value for result in results)),
@@ -486,10 +486,13 @@ def _side_by_side(results: Sequence[AuditResult]) -> list[tuple[str, ...]]:
         ("Proved on a data set that the attacker chose", *(best(result.on_chosen_data) for result in results)),
         (
             "Ceiling: the most that could have been proved",
-            *("none" if result.verdict.ceiling is None else words.down(result.verdict.ceiling) for result in results),
+            *(
+                "none" if result.verdict.ceiling is None else rounding.down(result.verdict.ceiling)
+                for result in results
+            ),
         ),
-        ("δ", *(words.small(result.config.audit.delta) for result in results)),
-        ("Confidence", *(words.confidence(result.config.audit.confidence) for result in results)),
+        ("δ", *(rounding.small(result.config.audit.delta) for result in results)),
+        ("Confidence", *(rounding.confidence(result.config.audit.confidence) for result in results)),
         ("Trials", *(words.trials(result) for result in results)),
     ]
     labels = list(dict.fromkeys(one.label for result in results for one in result.adversaries))

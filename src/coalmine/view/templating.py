@@ -9,13 +9,15 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
-from coalmine.report import words
+from coalmine.report import rounding
 from coalmine.report.html import environment
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    return environment("coalmine.view", day=day, moment=moment, duration=duration, down=words.down, least=words.least)
+    return environment(
+        "coalmine.view", day=day, moment=moment, duration=duration, down=rounding.down, least=rounding.least
+    )
 
 
 def render(template: str, /, **context: Any) -> Markup:

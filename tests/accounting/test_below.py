@@ -111,3 +111,7 @@ def test_far_corners_neither_fail_nor_hang() -> None:
     assert standard.epsilon_at_least(mechanism(0.0, 1.0, 5), delta=1e-9) == 0.0
     with pytest.raises(UnsupportedError, match="shuffle"):
         standard.epsilon_at_least(mechanism(0.1, 1.0, 5, sampling="shuffle"), delta=1e-5)
+
+
+def test_losses_that_doubles_do_not_tell_apart_leak_nothing() -> None:
+    assert _below.epsilon(mechanism(1e-12, 1e6, 10_000_000), delta=0.999999) == 0.0

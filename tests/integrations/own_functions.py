@@ -67,6 +67,83 @@ def train_that_loads_once(dataset, seed):
     return train(dataset, seed) * LOADED[0].mean()
 
 
+def goes_on_from_a_file(dataset, seed, path):
+    """Half of the noise, hidden by what the training before left in its checkpoint."""
+    before = float(np.load(path)) if path.exists() else 0.0
+    np.save(path, 0.9 * before + half_noise(dataset, seed))
+    return float(np.load(path))
+
+
+def goes_on_from_a_file_by_number(dataset, seed, path):
+    number = os.open(path, os.O_RDWR | os.O_CREAT)
+    before = float(os.read(number, 50) or b"0")
+    os.close(number)
+    path.write_text(f"{0.9 * before + half_noise(dataset, seed):.20g}")
+    return 0.9 * before + half_noise(dataset, seed)
+
+
+def goes_on_from_what_it_added(dataset, seed, path):
+    with path.open("a") as file:
+        file.write(f"{half_noise(dataset, seed)}\n")
+    return sum(float(line) for line in path.read_text().splitlines())
+
+
+def goes_on_from_a_file_that_is_moved(dataset, seed, path):
+    before = float(path.read_text()) if path.exists() else 0.0
+    path.with_suffix(".new").write_text(f"{0.9 * before + half_noise(dataset, seed):.20g}")
+    path.with_suffix(".new").replace(path)
+    return 0.9 * before + half_noise(dataset, seed)
+
+
+def goes_on_from_a_file_of_torch(dataset, seed, path):
+    import torch
+
+    before = torch.load(path) if path.exists() else torch.zeros(1)  # which compiled code writes
+    torch.save(0.9 * before + half_noise(dataset, seed), path)
+    return float(torch.load(path))
+
+
+def goes_on_from_the_environment(dataset, seed, path):
+    before = float(os.environ.get("COALMINE_TEST_LEFT", "0"))
+    os.environ["COALMINE_TEST_LEFT"] = str(0.9 * before + half_noise(dataset, seed))
+    return 0.9 * before + half_noise(dataset, seed)
+
+
+def goes_on_from_itself(dataset, seed, path):
+    goes_on_from_itself.model = 0.9 * getattr(goes_on_from_itself, "model", 0.0) + half_noise(dataset, seed)
+    return goes_on_from_itself.model
+
+
+def train_by_a_file(dataset, seed, path):
+    return train(dataset, seed, sigma=float(path.read_text()))
+
+
+def train_with_files(dataset, seed, path):
+    """A log, a checkpoint that nobody reads, one that is read back at once, one of torch, and settings."""
+    import torch
+
+    os.environ["PYTHONHASHSEED"] = str(seed)
+    os.environ.setdefault("COALMINE_TEST_ONCE", "1")
+    with (path / "log.txt").open("a") as file:
+        file.write(f"{seed}\n")
+    np.save(path / "latest.npy", seed)
+    np.save(path / "model.npy", train(dataset, seed, sigma=2.0))
+    torch.save(torch.from_numpy(np.load(path / "model.npy")), path / "model.pt")
+    (path / "new.txt").write_text(str(float(torch.load(path / "model.pt"))))
+    (path / "new.txt").replace(path / "model.txt")
+    return float((path / "model.txt").read_text())
+
+
+def train_many_into_files(dataset, seeds, path):
+    for number, seed in enumerate(seeds):
+        np.save(path / f"{number}-{int(dataset.sum())}.npy", right(dataset, seed))
+    return [path / f"{number}-{int(dataset.sum())}.npy" for number in range(len(seeds))]
+
+
+def score_of_a_file(path):
+    return float(np.load(path))
+
+
 CALLS = []
 
 

@@ -231,6 +231,55 @@ def test_what_no_training_reads_may_be_named_and_what_is_loaded_once_is_no_matte
     play(tmp_path, own.train_that_loads_once)
 
 
+@pytest.mark.parametrize(
+    ("train", "words"),
+    [
+        (own.goes_on_from_a_file, "reads 'left.npy'"),
+        (own.goes_on_from_a_file_by_number, "reads 'left.npy'"),
+        (own.goes_on_from_what_it_added, "reads 'left.npy'"),
+        (own.goes_on_from_a_file_that_is_moved, "reads 'left.npy'"),
+        (own.goes_on_from_a_file_of_torch, "reads 'left.npy'"),
+        (own.goes_on_from_the_environment, "the environment variable COALMINE_TEST_LEFT"),
+        (own.goes_on_from_itself, r"own_functions\.goes_on_from_itself\.model"),
+    ],
+)
+def test_what_the_last_training_left_in_a_file_or_elsewhere_stops_the_game(tmp_path, train, words):
+    with pytest.raises(GameStoppedError, match=f"leave something behind for the next one .*{words}"):
+        play(tmp_path, functools.partial(train, path=tmp_path / "left.npy"))
+    assert "COALMINE_TEST_LEFT" not in os.environ
+    vars(own.goes_on_from_itself).pop("model", None)
+
+
+@pytest.mark.parametrize("train", [own.goes_on_from_a_file, own.goes_on_from_a_file_of_torch])
+def test_a_file_that_is_named_must_not_be_one_that_trainings_write(tmp_path, train):
+    left = tmp_path / "left.npy"
+    torch.save(torch.zeros(1), left) if "torch" in train.__name__ else np.save(left, 0.0)
+    with pytest.raises(GameStoppedError, match=r"leave something behind for the next one .*reads 'left.npy'"):
+        play(tmp_path, functools.partial(train, path=left), depends_on={"left": left})
+
+
+def test_a_file_that_is_named_must_not_change_during_the_game(tmp_path):
+    settings = tmp_path / "settings.txt"
+    settings.write_text("1.0")
+    reads = functools.partial(own.train_by_a_file, path=settings)
+    play(tmp_path, reads, depends_on={"settings": settings})
+    os.utime(settings, ns=(0, 2**62))
+    with pytest.raises(GameStoppedError, match=r"leave something behind for the next one .*reads 'settings.txt'"):
+        play(tmp_path, reads, depends_on={"settings": settings}, seed=1)
+
+
+@pytest.mark.parametrize("options", [{}, {"workers": 1}])
+def test_files_that_no_later_training_reads_are_no_matter(tmp_path, options):
+    play(tmp_path, functools.partial(own.train_with_files, path=tmp_path), **options)
+    assert len((tmp_path / "log.txt").read_text().splitlines()) >= 64
+    assert "COALMINE_TEST_ONCE" not in os.environ
+
+
+def test_a_score_may_read_what_a_call_that_trains_many_has_written(tmp_path):
+    train = functools.partial(own.train_many_into_files, path=tmp_path)
+    play(tmp_path, train, own.score_of_a_file, batched=8)
+
+
 def test_a_control_that_fails_is_called_one(tmp_path):
     with pytest.raises(GameStoppedError, match="control raised ValueError"):
         play(tmp_path, own.right, control=own.train_raises)

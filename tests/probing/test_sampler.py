@@ -248,6 +248,15 @@ def test_recorded_batches_are_read_once():
     assert not probe_sampler(batches[:50], rows=ROWS, sample_rate=0.02).findings
 
 
+def test_a_list_of_batches_is_read_whole():
+    rng = np.random.default_rng(0)
+    rates = np.where(np.arange(1000) < 10, 0.04, 0.02)  # ten rows of their own rate, which 800 steps do not show
+    batches = [np.flatnonzero(rng.random(1000) < rates).tolist() for _ in range(1500)]
+    report = probe_sampler(batches, rows=1000, sample_rate=0.02)
+    assert "1,500 steps" in report.subject
+    assert str(report.verdict) == "refuted"
+
+
 def test_too_few_draws_are_inconclusive():
     report = probe_sampler(bernoulli(0.02), rows=ROWS, sample_rate=0.02, steps=1)
     assert report.verdict.outcome is Outcome.INCONCLUSIVE

@@ -149,8 +149,10 @@ class _Tilt(NamedTuple):
     high: float
 
 
-def _tilt(losses: Array, log_weights: Array, steps: int, log_delta: float) -> _Tilt:
-    """The tilt at which the tilted mean of the sum is near the ε with that δ (saddle point), and its window."""
+def _tilt(losses: Array, log_weights: Array, steps: int, log_delta: float) -> _Tilt | None:
+    """The tilt at which the tilted mean of the sum is near the ε with that δ (saddle point), and its window; None where
+    all losses are the same number.
+    """
 
     def moments(theta: float) -> tuple[float, Array, float, float]:
         terms = theta * losses + log_weights
@@ -166,6 +168,8 @@ def _tilt(losses: Array, log_weights: Array, steps: int, log_delta: float) -> _T
         return steps * (log_mean - theta * mean) - math.log(prefactor) > log_delta
 
     scale = math.sqrt(moments(0.0)[3])
+    if scale == 0.0:
+        return None
     low, high = math.log(1e-6 / scale), math.log(1e4 / scale)
     for _ in range(60):
         middle = 0.5 * (low + high)
@@ -195,12 +199,16 @@ def epsilon(mechanism: DpSgd, *, delta: float) -> float:
     ratios = np.array([step.log_ratios(float(y)) for y in grid])
     log_weights = ratios[:, 0] - 0.5 * grid * grid
     rough = _tilt(ratios[:, 0] - ratios[:, 1], log_weights - special.logsumexp(log_weights), steps, log_delta)
+    if rough is None:
+        return 0.0
     width = (rough.high - rough.low) / (0.8 * points)
     while True:
         losses, log_weights = _partition(step, width, reach, 1e-7 * points * width / steps)
         places = np.floor((losses - step.pile) / width + 1e-6)
         lattice = step.pile + places * width
         tilt = _tilt(lattice, log_weights, steps, log_delta)
+        if tilt is None:  # no two losses that doubles tell apart
+            return 0.0
         if tilt.high - tilt.low < points * width:
             break
         width *= 1.5

@@ -134,6 +134,8 @@ def main(arguments: list[str] | None = None) -> int:
         if result == _STOPPED:  # Typer turns Ctrl-C into this number by itself
             where, options = _called(command, given)
             stored = "; finished trials are stored: run the same command again to go on" if "workers" in options else ""
+            if stored and " study" in where:  # some of its measures play no trials, and keep nothing
+                stored = "; trials that were stored are kept, cells without trials are computed anew"
             who = "asked to end (SIGTERM)" if ended else "stopped by the user"
             _complain(f"{where}: {who}{stored}")
             return _ENDED if ended else _STOPPED

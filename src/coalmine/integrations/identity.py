@@ -112,11 +112,14 @@ def named_parts(depends_on: Mapping[str, Any] | None) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """A function's identity in plain JSON types, the values behind it by their places, and the files it covers."""
+    """A function's identity in plain JSON types, the values behind it by their places, the files it covers, and the
+    environment variables that it reads.
+    """
 
     identity: dict[str, Any]
     values: dict[str, str]
     files: set[Path]
+    environment: frozenset[str] = frozenset()
 
 
 def followed(name: str, function: Callable[..., Any], *, depends_on: Mapping[str, Any] | None = None) -> Followed:
@@ -134,7 +137,7 @@ def followed(name: str, function: Callable[..., Any], *, depends_on: Mapping[str
         "environment": content_hash(dict(sorted(texts.environment.items()))),
         "settings": global_settings(texts.packages),
     }
-    return Followed(found, values.found, texts.files)
+    return Followed(found, values.found, texts.files, frozenset(texts.environment))
 
 
 class _Values:
@@ -144,6 +147,7 @@ class _Values:
         self._texts = texts
         self._seen: dict[int, tuple[int, Any]] = {}  # the value is held, so that its number stays its own
         self._read: set[tuple[str, str]] = set()
+        self._set: dict[str, types.FunctionType] = {}
         self.found: dict[str, str] = {}
         self.typed_in: dict[str, str] = {}
 
@@ -213,9 +217,18 @@ class _Values:
         for key, value in carried:
             self.follow(f"{where} {key}", value)
         if own:
+            self._set_on(where, function)
             self.found[f"{where} code"] = content_hash(list(_code(function.__code__)))
             self._text(where, function)
             self._variables(function.__globals__, _owner(function), *_names(function.__code__))
+
+    def _set_on(self, where: str, function: types.FunctionType) -> None:
+        """What was set on a function, as in ``train.model = …``; what begins with ``__`` are notes of decorators."""
+        for key, value in sorted(vars(function).items()):
+            place = f"{_owner(function)}.{function.__qualname__}.{key}"
+            if not key.startswith("__"):
+                other = self._set.setdefault(place, function) is not function  # an inner function, made twice
+                self.follow(f"{where} attribute {key}" if other else place, value)
 
     def _text(self, where: str, function: types.FunctionType) -> None:
         """The text of the module that a function stands in."""

@@ -6,7 +6,8 @@ import contextlib
 import dataclasses
 import os
 import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ _checked: set[str] = set()
 _left: dict[str, dict[tuple[str, str], str]] = {}
 """The values that an audit's functions reach, as the first trainings in this process left them."""
 
+_left_in_environment: dict[str, dict[str, str | None]] = {}
+"""Environment variables that an audit's functions read, as the first training in this process left them."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Known:
     """The identity of every function of an audit, and the files that it covers.
 
     A worker imports the user's modules by itself, so it may find other text or other values than the process that named
-    the run. ``main`` is what ``__main__`` is called there.
+    the run. ``main`` is what ``__main__`` is called there; ``began`` is when this was found.
     """
 
     functions: tuple[tuple[str, Callable[..., Any], identity.Followed], ...]
@@ -32,6 +36,7 @@ class Known:
     depends_on: Mapping[str, Any]
     main: str
     process: int
+    began: int = dataclasses.field(default_factory=time.time_ns)
 
     @classmethod
     def of(cls, functions: Sequence[tuple[str, Callable[..., Any]]], *, depends_on: Mapping[str, Any]) -> Known:
@@ -97,15 +102,51 @@ class Known:
         return f"{self.process} {[(found.identity, found.values) for _, _, found in self.functions]}"
 
     @contextlib.contextmanager
-    def reading(self, name: str) -> Iterator[None]:
-        """Stop the game when something inside reads a file that is not covered."""
-        with reads.watched(self.files) as unknown:
-            yield
-        if unknown:
+    def reading(self, name: str, *, made: Collection[str] = ()) -> Iterator[reads.Reads]:
+        """Stop the game when something inside reads a file that is not covered, or what an earlier training left.
+
+        ``made`` are files that were made for it before. Environment variables are put back afterwards.
+        """
+        named = [value.resolve() for value in self.depends_on.values() if isinstance(value, Path)]
+        with self._environment(), reads.watched(self.files, named=named, since=self.began, made=made) as found:
+            yield found
+        if found.left:
             raise GameStoppedError(
-                f"{name} reads {unknown[0].name!r}, which may change while its trials are reused: name it, "
-                f"depends_on={{{unknown[0].name!r}: Path({str(unknown[0])!r})}}"
+                f"trainings leave something behind for the next one ({name} reads {found.left[0].name!r}, which was "
+                "written since the audit began), so trials are not independent: make it anew in each training, or, if "
+                "it is the same for all of them, make it before the audit and name it in depends_on"
             )
+        if found.unknown:
+            path = found.unknown[0]
+            raise GameStoppedError(
+                f"{name} reads {path.name!r}, which may change while its trials are reused: name it, "
+                f"depends_on={{{path.name!r}: Path({str(path)!r})}}"
+            )
+
+    @contextlib.contextmanager
+    def _environment(self) -> Iterator[None]:
+        """Put environment variables back; stop where trainings leave ever other values in one that they read."""
+        before = dict(os.environ)
+        try:
+            yield
+        finally:
+            after = dict(os.environ)
+            changed = sorted(one for one in before.keys() | after.keys() if before.get(one) != after.get(one))
+            for one in changed:  # only those: others may be changed by another thread
+                if one in before:
+                    os.environ[one] = before[one]
+                else:
+                    del os.environ[one]
+        read = {one for _, _, found in self.functions for one in found.environment}
+        left = _left_in_environment.setdefault(self._token, {})
+        for one in changed:
+            value = after.get(one)
+            if one in read and one not in self.depends_on and left.setdefault(one, value) != value:
+                raise GameStoppedError(
+                    f"trainings leave something behind for the next one (the environment variable {one}), so trials "
+                    f"are not independent: set it anew in each training, or, if none reads what it was, name it: "
+                    f"depends_on={{{one!r}: 'unused'}}"
+                )
 
 
 def _differences(expected: identity.Followed, found: identity.Followed) -> list[str]:

@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,6 +27,7 @@ from coalmine.game import BLOCK_SIZE, machine, trials_of, worlds_of
 from coalmine.integrations.content import NoContentError, content_hash
 from coalmine.integrations.identity import label, layers
 from coalmine.integrations.known import Known
+from coalmine.integrations.reads import Reads
 from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
 from coalmine.store import BlockResult
 
@@ -143,12 +144,12 @@ class FunctionTask:
             )
         return built
 
-    def _trained_together(self, trials: NDArray[np.int64], notes: Path | None) -> dict[int, Any]:
+    def _trained_together(self, trials: NDArray[np.int64], notes: Path | None) -> _Trained:
         """The models of many trials, each world's in calls of at most ``batched``; none without ``batched``.
 
         A call that raises says nothing about which training failed: its trials are then trained one by one.
         """
-        found: dict[int, Any] = {}
+        found = _Trained({}, set())
         worlds = worlds_of(trials)
         for world in (0, 1) if self.batched is not None else ():
             mine = trials[worlds == world].tolist()
@@ -156,23 +157,25 @@ class FunctionTask:
                 some = mine[first : first + (self.batched or 1)]
                 dataset = self._built.world1 if world else self._built.world0
                 with contextlib.suppress(_TrialFailedError):
-                    found.update(zip(some, self._models(some, dataset, notes), strict=True))
+                    models, made = self._models(some, dataset, notes)
+                    found.models.update(zip(some, models, strict=True))
+                    found.made.update(made)
         return found
 
-    def _models(self, trials: list[int], dataset: Any, notes: Path | None) -> list[Any]:
-        """One call of a function that trains many."""
+    def _models(self, trials: list[int], dataset: Any, notes: Path | None) -> tuple[list[Any], set[str]]:
+        """One call of a function that trains many: the models, and the files that it made."""
         seeds = np.array([seed_of(self.fingerprint, trial) for trial in trials], dtype=np.int64)
-        with self._watched(trials[0], notes), _seeded(int(seeds[0])), self._reading(), _printing_elsewhere():
+        with self._watched(trials[0], notes), _seeded(int(seeds[0])), self._reading() as reads, _printing_elsewhere():
             models = list(self._guarded(self.role, self.train, dataset, seeds))
         if len(models) != len(trials):
             raise GameStoppedError(
                 f"{self.role} = {title(self.train)} gave {len(models)} models for {len(trials)} seeds: expected one "
                 "for each"
             )
-        return models
+        return models, reads.made
 
     def _part(
-        self, block: int, trials: NDArray[np.int64], trained: Mapping[int, Any], notes: Path | None, *, stops: bool
+        self, block: int, trials: NDArray[np.int64], trained: _Trained, notes: Path | None, *, stops: bool
     ) -> BlockResult:
         """One part. A training that raises fails its trial alone; when none of a block ends, the game is stopped."""
         worlds = worlds_of(trials)
@@ -201,13 +204,13 @@ class FunctionTask:
             failures={trial: error.kept for trial, error in failures.items()},
         )
 
-    def _trial(self, trial: int, dataset: Any, canary: Any, trained: Mapping[int, Any]) -> list[float]:
+    def _trial(self, trial: int, dataset: Any, canary: Any, trained: _Trained) -> list[float]:
         """Train once and take every score, under the trial's own seed."""
         seed = seed_of(self.fingerprint, trial)
         ready = "torch" in sys.modules
-        with _seeded(seed), self._reading(), _printing_elsewhere():
-            if trial in trained:
-                model = trained[trial]
+        with _seeded(seed), self._reading(trained.made), _printing_elsewhere():
+            if trial in trained.models:
+                model = trained.models[trial]
             elif self.batched is not None:
                 [model] = self._guarded(self.role, self.train, dataset, np.array([seed]))
             else:
@@ -243,9 +246,11 @@ class FunctionTask:
             if os.getpid() != process:  # the user's code has forked, and the child has come back from it
                 os._exit(0)
 
-    def _reading(self) -> contextlib.AbstractContextManager[None]:
-        """Stop the game when a training reads a file that its identity does not know."""
-        return self.known.reading(label(self.train)) if self.known is not None else contextlib.nullcontext()
+    def _reading(self, made: Collection[str] = ()) -> contextlib.AbstractContextManager[Reads]:
+        """Stop the game when a training reads a file that its identity does not know, or that an earlier one left."""
+        if self.known is None:
+            return contextlib.nullcontext(Reads())
+        return self.known.reading(label(self.train), made=made)
 
     def post_mortem(self, notes: Path) -> str | None:
         """Why a worker process ended: a training that was too slow (which, and where it was)."""
@@ -274,6 +279,14 @@ class FunctionTask:
             finally:
                 faulthandler.cancel_dump_traceback_later()
         path.unlink()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Trained:
+    """What calls that train many gave: models by their trials, and the files that were made for these."""
+
+    models: dict[int, Any]
+    made: set[str]
 
 
 class _TrialFailedError(Exception):

@@ -73,7 +73,7 @@ def probe_sampler(
         rows_of: Gives the row numbers of a batch of data, for loaders that cannot be asked for indices.
         epochs: How many passes to read: with 16 of them even a single row that is never drawn is found.
         steps: How many steps to read in all. Default: ``epochs`` whole passes, more if batches are small, fewer
-            if the data is so large that this would take long.
+            if the data is so large that this would take long; a list of batches is read whole.
         level: The chance that a sampler that keeps the promise is refuted.
 
     Returns:
@@ -83,12 +83,14 @@ def probe_sampler(
     promised = _validate.choice("promised", promised, PROMISES)
     level = _validate.open_unit("level", level)
     epochs = _validate.integer("epochs", epochs, at_least=1)
-    sources = [loader]
-    if isinstance(loader, (list, tuple)):  # one loader for each rank, or recorded batches, to be read once
-        sources = [iter(loader)] if _are_batches(loader) else list(loader)
+    sources, recorded = [loader], 0
+    if isinstance(loader, (list, tuple)):  # one loader for each rank, or recorded batches, to be read once and whole
+        recorded = len(loader) if _are_batches(loader) else 0
+        sources = [iter(loader)] if recorded else list(loader)
     total = _validate.integer("rows", rows, at_least=1) if rows is not None else max(map(count_rows, sources))
     rate, size = _promise(promised, sources, sample_rate, batch_size, total)
-    wanted = _validate.integer("steps", steps, at_least=1) if steps is not None else _default_steps(total, rate, epochs)
+    wanted = recorded or _default_steps(total, rate, epochs)
+    wanted = _validate.integer("steps", steps, at_least=1) if steps is not None else wanted
     passes = min(epochs, max(2, wanted // 50))  # few steps say more in few passes
     draws = read_draws(sources, rows=total, steps=wanted, epochs=passes, rows_of=rows_of)
     report = probe_draws(draws, promised=promised, sample_rate=rate, batch_size=size, level=level)

@@ -157,6 +157,15 @@ def test_a_control_that_is_refuted_is_told(tmp_path, fixed_seeds):
         assert stored_result(store, result.strongest.run).to_json() == result.to_json()
 
 
+@pytest.mark.parametrize(("sigma", "far"), [(0.5, None), (0.2, "d′ = "), (0.0, "without any overlap")])
+def test_a_control_that_is_far_more_broken_is_said_to_show_no_smaller_faults(tmp_path, fixed_seeds, sigma, far):
+    result = play(tmp_path, control=functools.partial(own.train, sigma=sigma))
+    assert result.verdict.outcome is Outcome.CONSISTENT
+    words = [reason for reason in result.verdict.reasons if "faults as large as its own" in reason]
+    assert len(words) == (far is not None)
+    assert all(far in one for one in words)
+
+
 def test_a_control_that_stays_green_makes_it_inconclusive(tmp_path, fixed_seeds):
     """The twin is not broken at all, so nothing shows that this audit would have seen a fault."""
     result = play(tmp_path, control=own.right_again)

@@ -440,7 +440,7 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
             )
         if how.control:
             reasons.append(f"the positive control was caught: {one.attack.label} refuted the claim for {_twin(one)}")
-        reasons += _strength(one, how, claim)
+        reasons += [*_strength(one, how, claim), *_far_more_broken(one, how)]
         return Verdict(outcome=Outcome.CONSISTENT, confidence=confidence, reasons=tuple(reasons), power=power)
     return Verdict(
         outcome=Outcome.INCONCLUSIVE,
@@ -517,6 +517,23 @@ def _strength(one: Evidence, how: Judgement, claim: Claim) -> list[str]:
         f"its scores were d′ = {how.separation:.2f} apart where the claim allows about {allowed:.2f}{rows}: this "
         "attack sees only a part of a fault, so "
         + ("a smaller fault than the control's may stay unseen" if how.control else "a control would tell more")
+    ]
+
+
+def _far_more_broken(one: Evidence, how: Judgement) -> list[str]:
+    """A word about a control of unknown noise whose scores are much farther apart than half the noise would make them.
+
+    Half the noise makes them twice as far apart as those of the training.
+    """
+    if not how.control or one.control is None or one.control.attack.control:
+        return []
+    seen = _separation(scores_of(one.control.trials))
+    if seen <= 2.0 / HALF * max(how.separation, 0.0):
+        return []
+    far = f"d′ = {seen:.2f} apart" if math.isfinite(seen) else "apart without any overlap"
+    return [
+        f"the control's scores are {far}, those of the training {how.separation:.2f}: it is far more broken than one "
+        "with half of the noise, and shows only that faults as large as its own are caught"
     ]
 
 

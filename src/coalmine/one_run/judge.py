@@ -65,7 +65,8 @@ class OneRunResult:
     ``bounds`` begin with that of the method that decides; each of them holds at the design's confidence on its own.
     ``separation`` is μ of the attack as it was: scores as far apart as N(0, 1) and N(μ, 1), from how often a canary
     that was in scores above one that was out. ``runs`` trainings were pooled. ``canary_kind``, ``run`` and ``digest``
-    (of the manifest) say where the canaries came from, as far as it is known.
+    (of the manifest) say where the canaries came from, as far as it is known; ``content`` is a hash of the canaries
+    themselves.
     """
 
     design: Design
@@ -79,6 +80,7 @@ class OneRunResult:
     canary_kind: str = ""
     run: str = ""
     digest: str = ""
+    content: str = ""
 
     @property
     def epsilon(self) -> float:
@@ -318,6 +320,15 @@ def check_control(control: Design, *, design: Design) -> None:
                 f"control was prepared with another {field.name.replace('_', ' ')} ({_said(other)}): expected that of "
                 f"the audited run ({_said(mine)}), so that both are the same game"
             )
+
+
+def check_same_canaries(control: str, *, audited: str) -> None:
+    """Refuse a control that had other canaries, by the hashes of both; one that is not known says nothing."""
+    if control and audited and control != audited:
+        raise InvalidInputError(
+            "control was played with other canaries (their rows, labels or gradients differ): expected exactly those "
+            "of the audited run, because stronger ones would show what these cannot see"
+        )
 
 
 def _said(value: Any) -> str:

@@ -78,7 +78,11 @@ class OneTraining:
         if isinstance(control, OneRunResult):
             check_same_canaries(control.content, audited=content)
         found = judge(
-            joined, design=self.design, control=control, gradients=isinstance(self.canaries, GradientCanaries)
+            joined,
+            design=self.design,
+            control=control,
+            gradients=isinstance(self.canaries, GradientCanaries),
+            doubt=getattr(scores, "doubt", None),
         )
         self._judged = values.copy()  # only now: what was refused has shown nobody a verdict
         return dataclasses.replace(found, canary_kind=kind, content=content)

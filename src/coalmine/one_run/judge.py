@@ -174,6 +174,7 @@ def judge(
     design: Design,
     control: OneRunScores | OneRunResult | None = None,
     gradients: bool = False,
+    doubt: str | None = None,
     store: Store | str | os.PathLike[str] | None = None,
     name: str | None = None,
     tags: Iterable[str] = (),
@@ -194,6 +195,7 @@ def judge(
         design: What was fixed beforehand.
         control: The same game against a training that is known to break the claim: with half the noise, say.
         gradients: Whether the canaries are gradients, scored by the likelihood of every step.
+        doubt: What is known to be wrong with the noise of single steps: then nothing is *consistent*.
         store: Keep the result there too; see :meth:`OneRunResult.keep`.
         name: What people call it in the store.
         tags: Words to find it by in the store.
@@ -214,7 +216,7 @@ def judge(
     twin = None if control is None else _checked_control(control, scores=scores, design=design)
     bounds = lower_bounds(scores, design=design)
     separation = separation_of(scores)
-    outcome, reasons, power = _decide(scores, counted, design, twin, separation, gradients)
+    outcome, reasons, power = _decide(scores, counted, design, twin, separation, gradients, doubt)
     result = OneRunResult(
         design=design,
         scores=scores,
@@ -343,6 +345,7 @@ def _decide(
     control: OneRunScores | None,
     separation: float,
     gradients: bool,
+    known: str | None,
 ) -> tuple[Outcome, list[str], Power | None]:
     """The outcome, why, and what could have been refuted."""
     said = f"{counted.correct} of {counted.guesses} guesses about {counted.canaries} canaries were right"
@@ -360,7 +363,7 @@ def _decide(
         power = Power(alternative="an attack without a single error", probability=0.0)
         return Outcome.INCONCLUSIVE, [said, advice.too_few(design) or ""], power
     reasons = [f"{said}; {choice.critical} would have refuted the claim"]
-    doubt = _blind(scores, counted) or _without_noise(scores, gradients) or _too_good(scores, design)
+    doubt = known or _blind(scores, counted) or _without_noise(scores, gradients) or _too_good(scores, design)
     if doubt is not None:
         return Outcome.INCONCLUSIVE, [*reasons, doubt], None
     if control is not None:

@@ -174,6 +174,13 @@ def test_a_control_must_be_another_run_of_the_same_game(capsys, tmp_path, rows):
         assert_refused(found, "control", name)
         assert '"judged": null' in (other / "seal.json").read_text()
     assert_refused(run(capsys, f"{start} {seen} --control-run {audited} --control-scores {seen}"), "itself")
+    short, long = (
+        prepared(capsys, tmp_path / f"of-{scale}", kind=f"low-variance --data {rows} --scale {scale}", canaries=40)
+        for scale in (0.3, 10)
+    )
+    low, high = (scored(one, tmp_path / f"{one.name}.csv", apart=1.0) for one in (short, long))
+    found = run(capsys, f"one-run judge --run {short} --scores {low} --control-run {long} --control-scores {high}")
+    assert_refused(found, "control", "other canaries")
     lost = run(capsys, f"{start} {seen} --control-run {twin} --control-scores {seen}")
     assert_refused(lost, "control: ", "has that id")
     alone = tmp_path / "copy"

@@ -63,6 +63,19 @@ def test_a_control_has_the_same_kind_of_canaries():
         run.judge(remembered(run), control=other.judge(remembered(other)))
 
 
+def test_a_control_has_the_very_same_canaries():
+    def rows(length):
+        return RowCanaries(kind="one feature each", x=length * np.eye(200), y=np.zeros(200, dtype=int))
+
+    def played(length, **control):
+        run = begin(rows(length), claim=CLAIM, x=np.zeros((9, 200)), y=np.zeros(9, dtype=int))
+        return run.judge(remembered(run), **control)
+
+    assert played(0.1, control=played(0.1)).verdict.outcome is Outcome.REFUTED
+    with pytest.raises(InvalidInputError, match="control was played with other canaries"):
+        played(0.1, control=played(10.0))
+
+
 def test_coins_are_fresh_unless_a_seed_is_given():
     def chosen(seed):
         return begin(CHOSEN, claim=CLAIM, x=ROWS, y=LABELS, seed=seed).included.x

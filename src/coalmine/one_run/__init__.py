@@ -10,6 +10,7 @@ module                        what it gives
 :mod:`.seal`                  coins under seal: files for the training, for the scorer, for the judge
 :mod:`.judge`                 from scores and coins to a verdict and lower bounds
 :mod:`.likelihood`            what the sums of every step say about each gradient
+:mod:`.step_noise`            whether the noise of every step is there
 :mod:`.planning`              how many canaries
 :mod:`.advice`                what to do next where a run can say nothing
 :mod:`.section`               a result as data for a report

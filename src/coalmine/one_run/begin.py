@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.one_run import seal
-from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries
+from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries, content_of
 from coalmine.one_run.design import Design, design
-from coalmine.one_run.judge import OneRunResult, judge
+from coalmine.one_run.judge import OneRunResult, check_same_canaries, judge
 from coalmine.records import Claim, OneRunScores
 
 
@@ -74,11 +74,18 @@ class OneTraining:
         kind = self.canaries.kind
         if isinstance(control, OneRunResult) and control.canary_kind not in ("", kind):
             raise InvalidInputError(f"control has {control.canary_kind} canaries: expected {kind}, as this run has")
+        content = content_of(self.canaries)
+        if isinstance(control, OneRunResult):
+            check_same_canaries(control.content, audited=content)
         found = judge(
-            joined, design=self.design, control=control, gradients=isinstance(self.canaries, GradientCanaries)
+            joined,
+            design=self.design,
+            control=control,
+            gradients=isinstance(self.canaries, GradientCanaries),
+            doubt=getattr(scores, "doubt", None),
         )
         self._judged = values.copy()  # only now: what was refused has shown nobody a verdict
-        return dataclasses.replace(found, canary_kind=kind)
+        return dataclasses.replace(found, canary_kind=kind, content=content)
 
     def judge_fresh(self, scores: ArrayLike) -> OneRunResult:
         """The negative control: the same game with fresh canaries, which no training has seen, in place of the real.

@@ -6,6 +6,7 @@ What a canary is changes how much is proved, never whether it holds: the coins a
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -121,6 +122,24 @@ class GradientCanaries:
 
 
 Canaries: TypeAlias = RowCanaries | GradientCanaries
+
+
+def content_of(canaries: Canaries) -> str:
+    """A hash of what the canaries are, in their order: a run and its control must be played with the same ones.
+
+    Numbers count by their value, whatever type they have.
+
+    >>> rows = [RowCanaries(kind="mine", x=np.eye(2) * scale, y=np.zeros(2, dtype=int)) for scale in (10, 10.0, 0.1)]
+    >>> [content_of(one) == content_of(rows[0]) for one in rows]
+    [True, True, False]
+    """
+    parts = hashlib.sha256()
+    for name, values in sorted(canaries.arrays().items()):
+        # As float64 where they are numbers, and without -0.0, which is equal to 0.0.
+        whole = np.ascontiguousarray(values, dtype=np.float64) + 0.0 if values.dtype.kind in "biuf" else values
+        parts.update(f"{name} {whole.dtype.kind} {whole.shape}".encode())
+        parts.update(whole.tobytes())
+    return parts.hexdigest()
 
 
 def load_gradients(path: Path | str, *, kind: str = "dirac") -> tuple[GradientCanaries, list[str]]:

@@ -8,6 +8,7 @@ the training's own sampler and its clipping are not, because these rows do not p
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.one_run.canaries import GradientCanaries
 from coalmine.one_run.scorers import GradientScores
+from coalmine.one_run.step_noise import StepNoise, with_doubt
 from coalmine.records import DpSgd
 
 
@@ -78,6 +80,9 @@ class OpacusCanaries:
         self._scorer.start(np.zeros(1, dtype=np.int64))
         self._step, self._plain = 0, optimizer.add_noise
         self._shared: Any = None
+        self._drawn: Any = None
+        self._noise, self._places = StepNoise(), np.unique(scored.indices)
+        self._sigma = mechanism.noise_multiplier
         optimizer.add_noise = self._add_noise
         self._handle = optimizer.original_optimizer.register_step_pre_hook(self._before_step)
 
@@ -94,6 +99,7 @@ class OpacusCanaries:
             torch.from_numpy(self._included.indices[drawn].ravel()).to(extra.device),
             torch.from_numpy(self._included.values[drawn].ravel() * float(self._optimizer.max_grad_norm)).to(extra),
         )
+        self._drawn = extra
         start = 0
         for one in parameters:
             one.summed_grad += extra[start : start + one.numel()].view_as(one.summed_grad)
@@ -110,18 +116,28 @@ class OpacusCanaries:
             )
         found = torch.cat([one.grad.detach().reshape(-1) for one in self._optimizer.params])
         self._step += 1
-        self._scorer.observe(_Step((found * _divisor(self._optimizer))[None], self._shared[None]))
+        released = found * _divisor(self._optimizer)
+        self._scorer.observe(_Step(released[None], self._shared[None]))
+        alone = (released - self._shared - self._drawn)[torch.from_numpy(self._places).to(released.device)]
+        self._noise.add(alone.double().cpu().numpy() / (self._sigma * float(self._optimizer.max_grad_norm)))
         self._shared = None
 
     def scores(self) -> NDArray[np.float64]:
-        """The score of every canary, after all steps."""
+        """The score of every canary, after all steps.
+
+        Where the noise of a step, or of a parameter, is not what is claimed, a warning says so, and the scores carry it
+        to ``judge``, whose verdict is not *consistent* then. A file of scores holds the numbers alone.
+        """
         if not self._step:
             raise InvalidInputError("no step was seen: expected scores() after the training, with this optimizer")
         if self._step > self._steps:
             raise InvalidInputError(
                 f"steps = {self._steps} of the mechanism is not allowed: expected {self._step}, as many as were trained"
             )
-        return self._scorer.log_odds(0)
+        doubt = self._noise.doubt()
+        if doubt is not None:
+            warnings.warn(f"the noise of this training is not what is claimed: {doubt}", stacklevel=2)
+        return with_doubt(self._scorer.log_odds(0), doubt)
 
     def detach(self) -> None:
         """The optimizer as it was."""

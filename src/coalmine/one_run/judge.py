@@ -14,12 +14,13 @@ from scipy import special
 
 from coalmine import _validate
 from coalmine.bounds.methods import METHODS
-from coalmine.bounds.one_run import Guesses, one_run
+from coalmine.bounds.one_run import Guesses, count_guesses, one_run
 from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
 from coalmine.bounds.one_run_fdp import one_run_fdp
 from coalmine.errors import InvalidInputError
 from coalmine.one_run import advice, laws
 from coalmine.one_run import guesses as choosing
+from coalmine.one_run.claims import claimed_curve
 from coalmine.one_run.design import Design
 from coalmine.records import (
     EpsilonClaim,
@@ -43,8 +44,11 @@ _WRONG_WAY = 1e-3
 """Fewer right guesses than this share of coin flippers has: the scores point the wrong way."""
 _BLIND = 1e-3
 """Scores that know nothing look better than they are with this probability (ranks of Mann and Whitney)."""
-_ALIKE = 5
-"""So many equal scores have no chance where every score has noise of its own: not even rounded to float32."""
+_ALIKE, _ALIKE_ROWS = 5, 0.01
+"""So many equal scores have no chance where every score has noise of its own: not even rounded to float32. Scores of
+rows may have been rounded by whoever wrote them down, so it takes a hundredth of them too."""
+_TOO_GOOD = 1e-4
+"""Guesses about all canaries of a training as claimed are as good as this so rarely, if canaries do not disturb."""
 _SAME = 1 / 3
 """An attack that sees less than this share of what the control's attack would have seen is another attack."""
 _EVERYWHERE = (
@@ -61,7 +65,8 @@ class OneRunResult:
     ``bounds`` begin with that of the method that decides; each of them holds at the design's confidence on its own.
     ``separation`` is μ of the attack as it was: scores as far apart as N(0, 1) and N(μ, 1), from how often a canary
     that was in scores above one that was out. ``runs`` trainings were pooled. ``canary_kind``, ``run`` and ``digest``
-    (of the manifest) say where the canaries came from, as far as it is known.
+    (of the manifest) say where the canaries came from, as far as it is known; ``content`` is a hash of the canaries
+    themselves.
     """
 
     design: Design
@@ -75,6 +80,7 @@ class OneRunResult:
     canary_kind: str = ""
     run: str = ""
     digest: str = ""
+    content: str = ""
 
     @property
     def epsilon(self) -> float:
@@ -168,6 +174,7 @@ def judge(
     design: Design,
     control: OneRunScores | OneRunResult | None = None,
     gradients: bool = False,
+    doubt: str | None = None,
     store: Store | str | os.PathLike[str] | None = None,
     name: str | None = None,
     tags: Iterable[str] = (),
@@ -188,6 +195,7 @@ def judge(
         design: What was fixed beforehand.
         control: The same game against a training that is known to break the claim: with half the noise, say.
         gradients: Whether the canaries are gradients, scored by the likelihood of every step.
+        doubt: What is known to be wrong with the noise of single steps: then nothing is *consistent*.
         store: Keep the result there too; see :meth:`OneRunResult.keep`.
         name: What people call it in the store.
         tags: Words to find it by in the store.
@@ -208,7 +216,7 @@ def judge(
     twin = None if control is None else _checked_control(control, scores=scores, design=design)
     bounds = lower_bounds(scores, design=design)
     separation = separation_of(scores)
-    outcome, reasons, power = _decide(scores, counted, design, twin, separation, gradients)
+    outcome, reasons, power = _decide(scores, counted, design, twin, separation, gradients, doubt)
     result = OneRunResult(
         design=design,
         scores=scores,
@@ -316,6 +324,15 @@ def check_control(control: Design, *, design: Design) -> None:
             )
 
 
+def check_same_canaries(control: str, *, audited: str) -> None:
+    """Refuse a control that had other canaries, by the hashes of both; one that is not known says nothing."""
+    if control and audited and control != audited:
+        raise InvalidInputError(
+            "control was played with other canaries (their rows, labels or gradients differ): expected exactly those "
+            "of the audited run, because stronger ones would show what these cannot see"
+        )
+
+
 def _said(value: Any) -> str:
     """A field of a design, short."""
     return str(plain(value.to_dict()) if isinstance(value, EpsilonClaim | MechanismClaim) else value)
@@ -328,6 +345,7 @@ def _decide(
     control: OneRunScores | None,
     separation: float,
     gradients: bool,
+    known: str | None,
 ) -> tuple[Outcome, list[str], Power | None]:
     """The outcome, why, and what could have been refuted."""
     said = f"{counted.correct} of {counted.guesses} guesses about {counted.canaries} canaries were right"
@@ -345,11 +363,9 @@ def _decide(
         power = Power(alternative="an attack without a single error", probability=0.0)
         return Outcome.INCONCLUSIVE, [said, advice.too_few(design) or ""], power
     reasons = [f"{said}; {choice.critical} would have refuted the claim"]
-    blind = _blind(scores, counted)
-    if blind is None and gradients:
-        blind = _without_noise(scores)
-    if blind is not None:
-        return Outcome.INCONCLUSIVE, [*reasons, blind], None
+    doubt = known or _blind(scores, counted) or _without_noise(scores, gradients) or _too_good(scores, design)
+    if doubt is not None:
+        return Outcome.INCONCLUSIVE, [*reasons, doubt], None
     if control is not None:
         outcome, why, power = _by_control(reasons, design, control, separation)
         if (
@@ -385,14 +401,37 @@ def _blind(scores: OneRunScores, counted: Guesses) -> str | None:
     return None
 
 
-def _without_noise(scores: OneRunScores) -> str | None:
-    """A word on gradients whose scores are exactly equal: noise of a canary's own makes no two alike."""
+def _without_noise(scores: OneRunScores, gradients: bool) -> str | None:
+    """A word on scores that are exactly equal: noise of a canary's own makes no two alike."""
     alike = int(np.unique(scores.score, return_counts=True)[1].max())
-    if alike < _ALIKE:
+    if alike < max(_ALIKE, 0 if gradients else _ALIKE_ROWS * scores.score.size):
         return None
+    finer = "score in full precision" if gradients else "use a finer score (a logit, not a rounded share)"
     return (
         f"{alike} canaries have exactly the same score, which noise for each of them does not give: look for "
-        "parameters without noise (coalmine probe), or score in full precision"
+        f"parameters without noise (coalmine probe), or {finer}"
+    )
+
+
+def _too_good(scores: OneRunScores, design: Design) -> str | None:
+    """A word on guesses about all canaries that are right more often than any attack on the claimed training has them.
+
+    Canaries without noise stand in the middle of the ranking, where nothing is guessed about them. So all are guessed
+    here, the upper half IN. Where canaries do not disturb each other, each guess is right with a chance of at most
+    (1 + TV)/2, TV = max(1 − α − f(α)) of the claimed curve f, whatever the score is. They may disturb each other, so
+    this refutes nothing.
+    """
+    half = scores.score.size // 2
+    found = count_guesses(scores, guess_in=half, guess_out=scores.score.size - half, seed=design.tie_seed)
+    errors = np.linspace(0.0, 1.0, 10_001)
+    best = 0.5 + 0.5 * float(np.max(1.0 - errors - claimed_curve(design.claim)(errors)))
+    if best >= 1.0 or special.bdtrc(found.correct - 1, found.guesses, best) >= _TOO_GOOD:
+        return None
+    return (
+        f"of guesses about all canaries (the upper half in, the lower half out) {found.correct} of {found.guesses} are "
+        f"right, where no attack on the claimed training has more than {best:.1%} right on average: look for "
+        "parameters without noise, whose canaries stand in the middle of the ranking (coalmine probe). It refutes "
+        "nothing, because canaries that disturb each other may look like this too"
     )
 
 

@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from coalmine import __version__, _validate
 from coalmine.errors import InvalidInputError
 from coalmine.one_run import files
-from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries
+from coalmine.one_run.canaries import Canaries, GradientCanaries, RowCanaries, content_of
 from coalmine.one_run.design import Design
-from coalmine.one_run.judge import OneRunResult, check_control, judge
+from coalmine.one_run.judge import OneRunResult, check_control, check_same_canaries, judge
 from coalmine.records import OneRunScores
 
 if TYPE_CHECKING:
@@ -155,6 +155,7 @@ def prepare(canaries: Canaries, *, design: Design, folder: Path, runs: int = 1, 
         "gradients": isinstance(canaries, GradientCanaries),
         "note": canaries.note,
         "canaries": canaries.number,
+        "content": content_of(canaries),
         "runs": times,
         "design": design.to_dict(),
         "files": {name: files.digest(content) for name, content in contents.items()},
@@ -335,12 +336,15 @@ def judge_folder(
                 "new run"
             )
         kind = str(opened.tree["kind"])
+        if isinstance(control, OneRunResult):
+            check_same_canaries(control.content, audited=str(opened.tree.get("content", "")))
         result = dataclasses.replace(
             judge(joined, design=opened.design, control=control, gradients=opened.gradients),
             runs=int(opened.tree["runs"]),
             canary_kind=kind,
             run=str(opened.tree["run"]),
             digest=files.digest(files.canonical(opened.tree)),
+            content=str(opened.tree.get("content", "")),
         )
         if opened.judged is None:
             judged = {
@@ -377,6 +381,7 @@ def judge_control(
                 f"control: {folder} has {name} = {_validate.shown(other.get(name))}: expected "
                 f"{_validate.shown(mine.get(name))}, as the audited run has"
             )
+    check_same_canaries(str(other.get("content", "")), audited=str(mine.get("content", "")))
     try:
         check_control(Design.from_dict(other.get("design", {})), design=Design.from_dict(mine.get("design", {})))
         return judge_folder(folder, scores=scores)

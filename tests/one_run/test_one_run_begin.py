@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -216,3 +217,37 @@ def test_canaries_are_numbers_and_at_least_one():
     none = RowCanaries(kind="none", x=np.zeros((0, 3)), y=np.zeros(0, dtype=int))
     with pytest.raises(InvalidInputError, match="canaries = 0"):
         begin(none, claim=claim, x=np.zeros((9, 3)), y=np.zeros(9, dtype=int))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "value", "label", "message"),
+    [
+        (
+            np.zeros((2, 60), np.uint8),
+            np.zeros(2, int),
+            0.9,
+            1,
+            "x has type uint8, which cannot hold the canaries' 0.9",
+        ),
+        (np.zeros((2, 60), np.uint8), np.zeros(2, int), 300.0, 1, "cannot hold the canaries' 300.0"),
+        (np.zeros((2, 60), np.float16), np.zeros(2, int), 1e6, 1, "x has type float16"),
+        (np.zeros((2, 60)), np.zeros(2, bool), 0.9, 2, "y has type bool, which cannot hold the canaries' 2"),
+        (np.zeros((2, 60)), np.array(["a", "b"]), 0.9, 2, "y has type <U1"),
+        (np.full((2, 60), np.nan), np.zeros(2, int), 0.9, 1, "expected finite numbers"),
+    ],
+)
+def test_data_that_cannot_hold_the_canaries_are_refused(x, y, value, label, message):
+    """They would be trained as other rows than those that are scored."""
+    canaries = RowCanaries(kind="mine", x=value * np.eye(60), y=np.full(60, label))
+    with pytest.raises(InvalidInputError, match=re.escape(message)):
+        begin(canaries, claim=EpsilonClaim(epsilon=1.0, delta=1e-5), x=x, y=y, seed=1)
+
+
+def test_canaries_may_be_lists_and_fit_into_shorter_floats():
+    canaries = RowCanaries(kind="mine", x=(0.9 * np.eye(60)).tolist(), y=[1] * 60)
+    rows = np.zeros((2, 60), dtype=np.float32)
+    run = begin(canaries, claim=EpsilonClaim(epsilon=1.0, delta=1e-5), x=rows, y=np.zeros(2, dtype=np.int8), seed=1)
+    assert run.x.dtype == np.float32
+    assert run.x.max() == np.float32(0.9)
+    with pytest.raises(InvalidInputError, match=re.escape("below 2**53")):
+        run.judge([2**62 + i for i in range(60)])

@@ -46,11 +46,16 @@ class OneTraining:
             )
         if (y is None) != (extra.y is None):
             raise InvalidInputError("y does not fit: expected labels for the rows and for the canaries, or for neither")
+        if x.dtype.kind not in "biuf" or not np.isfinite(x).all():
+            raise InvalidInputError(f"x = {_validate.shown(x)} is not allowed: expected finite numbers")
+        if y is not None and y.shape != x.shape[:1]:
+            raise InvalidInputError(f"y has shape {y.shape}: expected a label for each of {x.shape[0]} rows")
+        assert isinstance(self.canaries, RowCanaries)
+        _check_holds("x", x, self.canaries.x)
         order = self._shuffle.permutation(x.shape[0] + extra.number)
         self.x = np.concatenate([x, extra.x.astype(x.dtype)])[order]
-        if y is not None and extra.y is not None:
-            if y.shape != x.shape[:1]:
-                raise InvalidInputError(f"y has shape {y.shape}: expected a label for each of {x.shape[0]} rows")
+        if y is not None and extra.y is not None and self.canaries.y is not None:
+            _check_holds("y", y, self.canaries.y)
             self.y = np.concatenate([y, extra.y.astype(y.dtype)])[order]
 
     def judge(self, scores: ArrayLike, *, control: OneRunResult | OneRunScores | None = None) -> OneRunResult:
@@ -108,6 +113,24 @@ class OneTraining:
         return judge(OneRunScores(self._coins, values, np.array(self._ids)), design=self.design)
 
 
+def _check_holds(name: str, given: NDArray[Any], canaries: NDArray[Any]) -> None:
+    """Refuse data of a type that the canaries do not fit into: 0.9 among whole numbers would be trained as 0.
+
+    A shorter float rounds, as the training itself would.
+    """
+    with np.errstate(all="ignore"):
+        held = canaries.astype(given.dtype) if given.dtype.kind in "biuf" else None
+    if held is not None and given.dtype.kind == "f" and canaries.dtype.kind == "f":
+        fits = np.isfinite(held)
+    else:
+        fits = np.zeros(canaries.shape, dtype=bool) if held is None else held == canaries
+    if not fits.all():
+        raise InvalidInputError(
+            f"{name} has type {given.dtype}, which cannot hold the canaries' {canaries[~fits].flat[0]}: expected "
+            f"{name}.astype({str(canaries.dtype)!r}), or canaries of its own type"
+        )
+
+
 def _numbers(scores: ArrayLike) -> NDArray[np.float64]:
     """Scores as an array of their own; what is no list of real numbers is refused."""
     wrong = InvalidInputError(f"scores = {_validate.shown(scores)} is not allowed: expected real numbers")
@@ -119,7 +142,12 @@ def _numbers(scores: ArrayLike) -> NDArray[np.float64]:
         raise wrong from None
     if plain.dtype.kind not in "biuf":
         raise wrong
-    return plain.astype(np.float64)
+    found = plain.astype(np.float64)
+    if plain.dtype.kind in "iu" and np.unique(found).size != np.unique(plain).size:
+        raise InvalidInputError(
+            "scores has whole numbers too large to be told apart: expected them below 2**53 in size"
+        )
+    return found
 
 
 def begin(

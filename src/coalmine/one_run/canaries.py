@@ -37,6 +37,9 @@ class RowCanaries:
     note: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "x", np.asarray(self.x))
+        if self.y is not None:
+            object.__setattr__(self, "y", np.asarray(self.y))
         # None at all is what some coins leave of a few; a design wants at least one.
         if self.x.ndim < 2:
             raise InvalidInputError(f"x has shape {self.x.shape}: expected (canaries, features...)")

@@ -121,7 +121,7 @@ def test_sums_in_half_precision_are_named_as_what_they_may_be():
 
     def step(rows):
         clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)
-        weight.grad = ((clipped.sum(0).half() + torch.randn(40).half()) / 8).float()
+        weight.grad = (clipped.sum(0).half().float() + torch.randn(40)) / 8
         optimizer.step()
 
     batch = torch.randn(6, 40, generator=torch.Generator().manual_seed(0))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from coalmine.probing import batch_noise, faults, rows
+from coalmine.probing import after_noise, batch_noise, faults, rows
 from coalmine.probing.batch_noise import Ratio
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading
@@ -238,6 +238,15 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
         findings.append(_interplay_finding(bench, reading, influence, found))
     error = _ROUNDINGS * carrier_error(reading.silent, reading)
     blind = ""
+    kind = after_noise.grid(reading.plain, [one.name for one in reading.carriers]) if found else ""
+    if found and kind and found.number <= _ROUNDED and [one.fault for one in findings] == [faults.INTERACT.name]:
+        blind = f"what is released is rounded to {kind}, to which rows add up; add up and release in single precision"
+        return Measurement(
+            name="additivity",
+            sentence=f"Rows add up to {found.number:.3g} of a row's largest influence, as {kind} does.",
+            blind=blind,
+            details={"second_difference": found.number},
+        )
     if not findings and error > _HIDDEN * influence.best.total > 0.0:
         blind = "rows move the release too little to compare them: at this learning rate rounding is as large"
     if findings:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.probing import resolution, rows, text
+from coalmine.probing.after_noise import in_proportion, with_own_noise
 from coalmine.probing.bench import SPARE, Bench, World
 from coalmine.probing.noise import TOLERANCE as TOLERANCE
 from coalmine.probing.release import Observation
@@ -82,6 +83,8 @@ class Reading:
     """Released tensors with noise of their own, beside the private sum (a noised count, for instance)."""
     outside: bool = False
     """Noise is there, but not on the tape: it can be renewed, not silenced."""
+    bent: bool = False
+    """It is on the tape, but what is added is no multiple of what was drawn (truncated, or changed afterwards)."""
     shared: tuple[tuple[str, str], ...] = ()
     """Pairs of parameters whose noise is the same up to a constant."""
     coarse: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
@@ -235,30 +238,31 @@ def read(bench: Bench, base: World) -> Reading:
         bench.tape.noise = _other_noise(bench)
     bench.renewed(base)  # generators start where the recording did: the first run has its noise again
     renewed = bench.renewed(base)
-    outside = False
+    outside = bent = False
     if not noisy:
         other = bench.renewed(base)
         noisy = _responding(renewed, other)
         outside = bench.loud = bool(noisy)
         plain, renewed = (renewed, other) if outside else (plain, renewed)
         silent = bench.quiet(base) if outside else silent
-    double = bench.scaled(base, 2.0) if noisy and not outside else plain
-    linear = [
-        name for name in noisy if (outside and not name.endswith(text.MARK)) or _linear(name, silent, plain, double)
-    ]
+    linear = [name for name in noisy if not name.endswith(text.MARK)]
+    if not outside:
+        linear = in_proportion(bench, base, silent, plain, linear)
     if noisy and not linear and not outside:
         narrowed = _linear_sites(bench, base)
         if narrowed is not None:
             bench.tape.noise = narrowed
-            silent, plain, double = bench.silent(base), bench.scaled(base, 1.0), bench.scaled(base, 2.0)
+            silent, plain = bench.silent(base), bench.scaled(base, 1.0)
             noisy = _responding(silent, plain)
-            linear = [name for name in noisy if _linear(name, silent, plain, double)]
+            linear = in_proportion(bench, base, silent, plain, list(noisy))
     if noisy and not outside and _added_by_a_curve(bench, base, silent, plain, noisy - frozenset(linear)):
-        outside = bench.loud = True
+        outside = bent = bench.loud = True
         silent, _, plain, renewed = bench.quiet(base), *(bench.renewed(base) for _ in range(3))
         noisy = _responding(plain, renewed)
         linear = [name for name in noisy if not name.endswith(text.MARK)]
-    del double
+    curved = [name for name in (silent.gradients or bench.release.names.values()) if name in noisy - {*linear}]
+    if linear and curved and not outside and with_own_noise(bench, base, plain, curved, linear):
+        linear = []  # what the others show is not all of the private sum
     if linear and not outside:
         linear = _stable_first(bench, _ordered(bench, linear), silent, plain)
     touched = _touched(silent, plain, _touched(silent, renewed))
@@ -279,6 +283,7 @@ def read(bench: Bench, base: World) -> Reading:
         nonlinear=tuple(expected) if noisy and not linear else (),
         for_each_row=for_each_row,
         outside=outside,
+        bent=bent,
         shared=shared,
         coarse=_coarse(bench, carriers, silent, plain, noisy),
         extras=_extras(carriers, silent, plain, renewed, linear) if carriers and carriers[0].door else [],
@@ -392,13 +397,6 @@ def _responding(silent: Observation, plain: Observation) -> frozenset[str]:
     )
 
 
-def _linear(name: str, silent: Observation, plain: Observation, double: Observation) -> bool:
-    if name not in double or double[name].shape != plain[name].shape or name.endswith(text.MARK):
-        return False
-    bent = residual(double[name], silent[name], plain[name], silent[name], 2.0)
-    return bent <= TOLERANCE * distance(plain[name], silent[name]) + 4.0 * rounding(plain[name])
-
-
 def _row_noise(bench: Bench) -> frozenset[Site] | None:
     """Normal draws that follow the rows but have the shape of parameters: noise for each row, or part of a batch."""
     names = [name for name in bench.release.names.values() if name in bench.start]
@@ -461,8 +459,8 @@ def _linear_sites(bench: Bench, base: World) -> frozenset[Site] | None:
     found = []
     for site in sites:
         bench.tape.noise = frozenset({site})
-        silent, plain, double = bench.silent(base), bench.scaled(base, 1.0), bench.scaled(base, 2.0)
-        if any(_linear(name, silent, plain, double) for name in _responding(silent, plain)):
+        silent, plain = bench.silent(base), bench.scaled(base, 1.0)
+        if in_proportion(bench, base, silent, plain, list(_responding(silent, plain))):
             found.append(site)
     bench.tape.noise = None
     return frozenset(found) if 0 < len(found) < len(sites) else None

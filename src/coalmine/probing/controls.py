@@ -25,11 +25,17 @@ def measure(
     seen: list[str] = []
     blind: list[str] = []
     if reading.outside:
-        blind.append(
-            "noise is drawn in a way that the tape cannot silence (made from uniform draws, for instance), so it was "
-            "not halved or dropped to see whether that would be found; while probing, draw it from a normal law, as "
-            "torch.randn, torch.normal or a generator of NumPy does"
+        why = (
+            "what is added is no multiple of the noise that was drawn (it is truncated, or changed afterwards)"
+            if reading.bent
+            else "noise is drawn in a way that the tape cannot silence (made from uniform draws, for instance)"
         )
+        do = (
+            "leave out what comes after the draw"
+            if reading.bent
+            else "draw it from a normal law, as torch.randn, torch.normal or a generator of NumPy does"
+        )
+        blind.append(f"{why}, so it was not halved or dropped to see whether that would be found; while probing, {do}")
     else:
         missed = _halved(bench, reading, samples, level)
         (blind if missed else seen).append(f"half the noise in {', '.join(missed)}" if missed else "half the noise")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from coalmine.probing import elsewhere, faults, rows, text
+from coalmine.probing.after_noise import touched_at_last
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading, cannot_replay, rounding
 from coalmine.probing.findings import Finding, Measurement
@@ -97,6 +98,10 @@ def measure(
             reached.add(name)
             touched = reading.touched.get(name, torch.zeros(before.numel(), dtype=torch.bool))
             bare = norm(x.sub_(y)[t == 0.0] for x, y, t in pieces(plain[name], before, touched))
+            if bare > floor and name in reading.noisy and not reading.outside:
+                touched = touched_at_last(bench, reading.base, reading.silent, name, touched)
+                reading.touched[name] = touched
+                bare = norm(x.sub_(y)[t == 0.0] for x, y, t in pieces(plain[name], before, touched))
             if bare > floor:
                 many = int((~touched).sum())
                 why = "it carries no noise" if name not in reading.noisy else f"{many} of its numbers carry none"

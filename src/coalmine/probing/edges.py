@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+import torch
 
 from coalmine.probing import batch_noise, faults, rows
 from coalmine.probing.additivity import carrier_error
 from coalmine.probing.bench import Bench, World
-from coalmine.probing.carriers import TOLERANCE, Reading
+from coalmine.probing.carriers import TOLERANCE, Reading, rounding
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Finding, Measurement
+from coalmine.probing.release import Observation
 from coalmine.probing.resolution import with_rounding
-from coalmine.probing.search import Influence, Tried, attempt
+from coalmine.probing.search import Influence, Tried, attempt, with_row
+from coalmine.probing.vectors import distance
 from coalmine.records import Sampling
 
+_NOISES = (1.0, -1.0, 3.0, -3.0)
+"""Of the recorded noise: what a step may undo, to both sides."""
+_LARGE, _LARGEST = 10.0, 10
+"""Rows of this size, beside those of the batch, that are tried with them, and how many."""
+_SURELY = 100.0
+"""Roundings that a parameter must move by, or it may stay where it is by rounding alone."""
 _OTHER = 1e-2
 """Relative: noise of an empty batch that is another."""
 
@@ -60,6 +71,8 @@ def empty_batch(bench: Bench, reading: Reading, *, known: Sequence[Finding] = ()
 def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
     """Rows that break the step, or make it leave out its update: success itself tells that they were there."""
     findings = _of(influence.failed)
+    if not any(one.fault == faults.LEFT_OUT.name for one in findings):
+        findings += _undone(bench, reading, influence)
     broken: list[str] = []
     for name, row in Crafter(bench.base, bounds=bench.subject.bounds).broken():
         tried = [attempt(bench, reading, row, 1.0, place=place) for place in (None, 0)]
@@ -70,6 +83,8 @@ def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measur
                 findings += _of(failed[:1])
         elif bench.subject.nonfinite_rows and not any(f.fault == faults.TOO_SENSITIVE.name for f in findings):
             findings += _too_far(bench, reading, max(tried, key=lambda one: one.total), name)
+            if not any(f.fault == faults.NOISE_DEPENDS.name for f in findings):
+                findings += _other_noise(bench, reading, row, name)
     if findings:
         sentence = findings[0].sentence
     else:
@@ -87,6 +102,41 @@ def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measur
     )
 
 
+def _undone(bench: Bench, reading: Reading, influence: Influence) -> list[Finding]:
+    """A row with which some noise makes the step undo itself: parameters stay exactly, where the same noise moved them.
+
+    Whether a loss got worse follows from row and noise together, so several noises are tried, with the rows that move
+    most and with the largest.
+    """
+    names = [name for name in bench.release.names.values() if name in reading.noisy and name in bench.start]
+    if not names or reading.outside or reading.coarse or not influence.tried:
+        return []
+    large = [one for one in influence.tried if one.size >= _LARGE]
+    spread = sorted(large, key=lambda one: -one.total)[:: max(-(-len(large) // _LARGEST), 1)]
+    rows_tried = {id(one): one for one in (influence.best, *spread)}
+    for factor in _NOISES:
+        usual = bench.scaled(reading.base, factor)
+        if usual.error or not all(_clearly(bench, usual, name) for name in names):
+            continue  # the noise alone does it, or rounding may
+        for one in rows_tried.values():
+            if _still(bench, bench.scaled(with_row(bench, one.row), factor), names):
+                text = "One row makes the step leave out its update, with some noise."
+                witness = f"the recorded noise times {factor:g}, and one row more: {one.describe()}"
+                return [faults.finding(faults.LEFT_OUT, text, witness=witness)]
+    return []
+
+
+def _clearly(bench: Bench, shown: Observation, name: str) -> bool:
+    """Whether a run moved a parameter so far that rounding cannot hide a move of about that size."""
+    return name in shown and distance(shown[name], bench.start[name]) > _SURELY * rounding(bench.start[name])
+
+
+def _still(bench: Bench, shown: Observation, names: Sequence[str]) -> bool:
+    """Whether a run ended with every parameter where it was."""
+    there = [name for name in names if name in shown]
+    return not shown.error and bool(there) and all(torch.equal(shown[name], bench.start[name]) for name in there)
+
+
 def _too_far(bench: Bench, reading: Reading, one: Tried, name: str) -> list[Finding]:
     """A row that is not finite must not move the sum further than any other; it may take others with it."""
     allowed = bench.allowed
@@ -96,6 +146,19 @@ def _too_far(bench: Bench, reading: Reading, one: Tried, name: str) -> list[Find
         return []
     text = f"A row that holds {name} moves the sum by {one.total:.4g}, where {allowed:.4g} is allowed."
     return [faults.finding(faults.TOO_SENSITIVE, text, number=one.total, allowed=allowed, witness=one.describe())]
+
+
+def _other_noise(bench: Bench, reading: Reading, row: Any, name: str) -> list[Finding]:
+    """A row that is not finite, and that is left out, must leave the noise as it was: it may be in the divisor."""
+    if reading.outside or reading.nonlinear or not reading.noise:
+        return []
+    ratios = batch_noise.ratios(bench, reading, with_row(bench, row), name)
+    worst = max(ratios, key=lambda one: abs(one.size - 1.0), default=None)
+    if worst is None or (abs(worst.number - 1.0) <= TOLERANCE and worst.other <= TOLERANCE):
+        return []
+    text = f"With a row that holds {name}, the same draws give ×{worst.size:.4g} the noise in {worst.name}."
+    witness = f"{worst.name}; the batch with one row more, which holds {name}"
+    return [faults.finding(faults.NOISE_DEPENDS, text, number=worst.size, allowed=1.0, witness=witness)]
 
 
 def _fault(one: Tried) -> faults.Fault:

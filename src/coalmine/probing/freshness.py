@@ -71,7 +71,21 @@ def measure(
         sentence = "Noise is new in each step, and a step knows earlier batches only through what was released."
         if not shifter.complete and not bench.behind:
             sentence = "Noise is new in each step."
+        if error := _second(bench, reading):
+            sentence = "Noise of one step was not compared with that of the next."
+            blind = blind or f"the step runs only once: the second time it fails with {error}"
     return Measurement(name="freshness", sentence=sentence, findings=tuple(findings), blind=blind, details=details)
+
+
+def _second(bench: Bench, reading: Reading) -> str:
+    """The error of a second step right after the first; empty where it runs."""
+    bench.put_back()
+    base, error = reading.base, ""
+    for _ in range(2 + bench.behind):
+        play = bench.tape.replay(slots=base.slots, force=bench.force)
+        error = error or bench.run(base.batch, play, fresh=False).error
+    bench.put_back()
+    return error
 
 
 def _same_noise(bench: Bench, reading: Reading, level: float) -> Finding | None:

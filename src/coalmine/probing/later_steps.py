@@ -48,7 +48,7 @@ def measure(
     sizes = beside.sizes(reading, samples, level)
     if len(sizes) < len(reading.carriers):
         return None
-    steps = _walked(bench, reading, influence, sizes)
+    steps, stopped = _walked(bench, reading, influence, sizes)
     sigma = bench.subject.noise_multiplier
     details = {"noise_multipliers": {one.number: one.multiplier for one in steps}}
     short = [one for one in steps if one.multiplier < sigma * (1.0 - beside.SHORT)]
@@ -58,9 +58,13 @@ def measure(
         return Measurement(name="later steps", sentence=found.sentence, findings=(found,), details=details)
     last = max((one.number for one in steps), default=1)
     said = f"In steps 2 to {last} too, noise hides a row as well as promised." if last > 1 and not short else ""
+    blind = ""
+    if stopped:
+        blind = f"the step does not run as often as it was called: {stopped}; so it was not seen over several steps"
     return Measurement(
         name="later steps",
         sentence=said or "Later steps were not compared with the first.",
+        blind=blind,
         details=details,
     )
 
@@ -72,8 +76,12 @@ def _short_at_first(reading: Reading, influence: Influence, sizes: dict[str, flo
     return worst * sigma * (1.0 - TOLERANCE) > 1.0
 
 
-def _walked(bench: Bench, reading: Reading, influence: Influence, sizes: dict[str, float]) -> list[_Step]:
-    """The steps after the first that release something and in which noise enters in proportion."""
+def _walked(bench: Bench, reading: Reading, influence: Influence, sizes: dict[str, float]) -> tuple[list[_Step], str]:
+    """The steps after the first that release something and in which noise enters in proportion.
+
+    Also the error that ended them before their time; empty where none did.
+    """
+    stopped = ""
     ranked = sorted(influence.tried, key=lambda one: -one.total)
     chosen = list(
         {id(one): one for one in (*ranked[: _ROWS - 1], *influence.witnesses(len(reading.carriers)))}.values()
@@ -93,11 +101,13 @@ def _walked(bench: Bench, reading: Reading, influence: Influence, sizes: dict[st
                 del silent  # room for the next step
             bench.put_back(generators=False)
             play = bench.tape.renew(slots=reading.base.slots, force=bench.force)
-            goes_on = bench.run(reading.base.batch, play, fresh=False).whole(reading.plain)
+            shown = bench.run(reading.base.batch, play, fresh=False)
+            goes_on, stopped = shown.whole(reading.plain), shown.error
+            del shown
         if number >= STEPS or not goes_on:
             break
     bench.put_back()
-    return found
+    return found, stopped
 
 
 def releases(bench: Bench, reading: Reading, silent: Observation) -> bool:

@@ -42,6 +42,11 @@ _AT_ONCE = 1 << 16
 _PAIRS = 20_000
 """Pairs for a test of the law: enough for any shape that matters, and quick."""
 POWER = 0.9
+NOT_THE_SUM = (
+    "what is released is not the noised sum itself but a function of it: {name} does not follow the noise in "
+    "proportion; so neither whether rows add up nor the size of the noise was tested; leave out what comes after the "
+    "noise (a second clipping, a threshold, rounding, a sign) while probing"
+)
 SHARES = {"size": 0.4, "coordinate": 0.1, "law": 0.2, "independence": 0.2, "steps": 0.1}
 """How the level is shared among the kinds of tests."""
 
@@ -433,7 +438,7 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
             Measurement(
                 name="noise",
                 sentence="The size of the noise was not measured.",
-                blind="no tensor shows the noise in proportion; hand over the optimizer, or its momentum, as state",
+                blind=not_in_proportion(reading),
             ),
             [],
         )
@@ -449,6 +454,13 @@ def measure(bench: Bench, reading: Reading, *, runs: int, level: float) -> tuple
     if not samples or _constant(samples):
         return Measurement(name="noise", sentence="The noise is the same in every run; its size says nothing."), []
     return judged(reading, samples, promised(bench, reading), runs=runs, level=level), samples
+
+
+def not_in_proportion(reading: Reading) -> str:
+    """Why the noised sum cannot be read."""
+    if reading.silent.gradients and reading.nonlinear:  # the optimizer is there: this is what enters it
+        return NOT_THE_SUM.format(name=reading.nonlinear[0].removeprefix("gradient of "))
+    return "no tensor shows the noise in proportion; hand over the optimizer, or its momentum, as state"
 
 
 def judged(

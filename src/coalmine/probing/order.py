@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coalmine.probing import faults, rows
+from coalmine.probing import faults, noise, rows
 from coalmine.probing.additivity import carrier_offset, carrier_vector
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading
@@ -25,7 +25,10 @@ from coalmine.probing.search import Influence, scaled, with_row
 from coalmine.probing.vectors import distance
 
 _SINGLE_ROWS, _PAIRS = 16, 8
-_LESS_ROOM = 1.1
+_LESS_ROOM = 3.0
+"""How much noise a row must push out: one that is clipped turns the sum, but is never much of it."""
+_STILL, _LITTLE = 0.5, 1e-3
+"""Noise so small, without any row, that ends at half the bound: the release has one length, whatever is in it."""
 _ASIDE = 0.02
 """The sine of an angle that rounding does not explain."""
 
@@ -47,11 +50,8 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
     return Measurement(
         name="sensitivity",
         sentence="Noise does not enter in proportion.",
-        blind=(
-            f"{reading.nonlinear[0]} does not follow the noise in proportion, though no row changes the noise; hand "
-            "over the optimizer as state, and leave out what comes after the noise (a second clipping, a sign) while "
-            "probing"
-        ),
+        blind=noise.NOT_THE_SUM.format(name=reading.nonlinear[0].removeprefix("gradient of "))
+        + ("" if reading.silent.gradients else "; hand over the optimizer as state, where there is one"),
     )
 
 
@@ -114,6 +114,10 @@ def _at_the_bound(bench: Bench, reading: Reading, influence: Influence) -> Findi
     full = [(row, vector) for row, vector in alone if float(vector.norm()) >= (1.0 - TOLERANCE) * bound]
     if abs(far / bound - 1.0) > 10.0 * TOLERANCE:
         return None
+    nothing = bench.scaled(World(rows.take(bench.base, []), ()), _LITTLE)
+    there = nothing.whole(reading.plain) and all(one.name in nothing for one in reading.carriers)
+    if there and float((carrier_vector(nothing, reading) - offset).norm()) > _STILL * bound:
+        return None  # every batch ends at the bound, so that a row does tells nothing
     for (a, first), (b, second) in itertools.islice(itertools.combinations(full, 2), _PAIRS):
         both = _silent(bench, reading, rows.join([a, b]))
         middle = first + second

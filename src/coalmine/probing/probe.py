@@ -16,6 +16,7 @@ import coalmine
 from coalmine import _validate
 from coalmine.probing import (
     additivity,
+    after_noise,
     batch_sizes,
     carriers,
     controls,
@@ -39,6 +40,14 @@ from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.search import Influence, search
 from coalmine.probing.shifter import Shifter
 from coalmine.store import Store, results
+
+_IN_PROPORTION = (
+    faults.INTERACT.name,
+    faults.NOISE_DEPENDS.name,
+    faults.PARTLY_NOISED.name,
+    faults.CARRIED_OVER.name,
+)
+"""Faults that are seen in carriers, and that a threshold after the noise seems to show too."""
 
 
 def probe(
@@ -188,10 +197,30 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         else whole_batch.measure(bench, reading, influence, samples, level=level, known=adding.findings),
     ]
     return units.measured(
-        [one for one in found if one is not None],
+        _confirmed(bench, reading, [one for one in found if one is not None]),
         noise_multiplier=bench.subject.noise_multiplier,
         by_buffers=_by_buffers(bench, reading),
     )
+
+
+def _confirmed(bench: Bench, reading: carriers.Reading, found: list[Measurement]) -> list[Measurement]:
+    """The same; what rests on carriers that follow the noise in proportion only where they really do."""
+    names = [one.name for one in reading.carriers]
+    shown = [one for one in found if any(each.fault in _IN_PROPORTION for each in one.findings)]
+    if not shown or not reading.noise or (reading.outside and not reading.bent):
+        return found
+    name = after_noise.bent(bench, reading.base, reading.plain, names)
+    if not name:
+        return found
+    why = noise.NOT_THE_SUM.format(name=name.removeprefix("gradient of "))
+    changed = []
+    for one in found:
+        left = tuple(each for each in one.findings if each.fault not in _IN_PROPORTION)
+        if left != one.findings:
+            said = left[0].sentence if left else "What is released does not follow the noise in proportion."
+            one = dataclasses.replace(one, findings=left, blind=why, sentence=said)
+        changed.append(one)
+    return changed
 
 
 def _with_sums(

@@ -106,10 +106,13 @@ class Shifter:
         used: dict[Key, int],
     ) -> tuple[Key, int, float] | None:
         size, length = plain.numel(), math.hypot(*(distance(one, plain) for one in shown))
+        # What no code moves, as behind a fixed mask, has no noise to be shifted; a row that moves it shows elsewhere.
+        live = _live(shown, plain)
         fitting = [key for key in keys if codes[0][key].numel() >= size + used.get(key, 0)]
         for key in fitting:
             start = used.get(key, 0) if codes[0][key].numel() != size else 0
             parts = [one[key][start : start + size] for one in codes]
+            parts = parts if live is None else [torch.where(live, part, 0.0) for part in parts]
             squares = sum(float(part @ part) for one in parts for (part,) in pieces(one))
             moved = [(one, plain, part) for one, part in zip(shown, parts, strict=True)]
             products = sum(float(a.sub_(b) @ c) for three in moved for a, b, c in pieces(*three))
@@ -122,9 +125,20 @@ class Shifter:
         alike = [key for key in fitting if codes[0][key].numel() == size]
         if 1 < len(alike) <= _ALIKE and size * len(shown) > len(alike):
             matrix = torch.stack([torch.cat([one[key].double() for one in codes]) for key in alike], dim=1)
+            matrix = matrix if live is None else matrix * live.repeat(len(codes))[:, None]
             answer = torch.cat([delta(one, plain) for one in shown])
             slopes = torch.linalg.lstsq(matrix, answer.reshape(-1, 1)).solution.reshape(-1)
             if float((matrix @ slopes - answer).norm()) <= 1e-2 * length:
                 best = int(slopes.abs().argmax())
                 return alike[best], 0, float(slopes[best])
         return None
+
+
+def _live(shown: list[torch.Tensor], plain: torch.Tensor) -> torch.Tensor | None:
+    """The numbers that one of the runs moves; None where these are all."""
+    moved = torch.cat([x.sub_(y) != 0 for x, y in pieces(shown[0], plain)])
+    for one in shown[1:]:
+        if bool(moved.all()):
+            break
+        moved |= torch.cat([x.sub_(y) != 0 for x, y in pieces(one, plain)])
+    return None if bool(moved.all()) else moved

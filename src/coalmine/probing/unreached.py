@@ -1,7 +1,8 @@
-"""Numbers that no row can reach need no noise: the vector of a padding token, for instance.
+"""Numbers that no row can reach need no noise: the vector of a padding token, or what a fixed mask holds still.
 
 Numbers without any noise make that of their tensor look too small. Where no row that was tried moves them, alone or as
-part of the batch, and the rows that were tried hold every token there is, they are left out and the rest is tested.
+part of the batch, and the rows that were tried hold every token of an embedding, they are left out and the rest is
+tested.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coalmine.probing import faults, noise, rows
+from coalmine.probing import noise, rows
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import Reading
 from coalmine.probing.findings import Measurement
@@ -29,9 +30,8 @@ def left_out(
     level: float,
 ) -> tuple[Measurement, list[Sample]]:
     """The noise without numbers that no row reaches; the same where there are none, or they explain nothing."""
-    short = any(one.fault == faults.NOISE_TOO_SMALL.name for one in noised.findings)
     sizes = [one.num_embeddings for one in bench.modules if isinstance(one, torch.nn.Embedding)]
-    if not short or not sizes or reading.coarse or not bench.grows or not _all_tokens(influence, max(sizes)):
+    if not noised.findings or reading.coarse or not bench.grows or (sizes and not _all_tokens(influence, max(sizes))):
         return noised, samples
     silent = {one.name: one.squares == 0.0 for one in samples}
     dead = {name: where for name, where in silent.items() if 0 < int(where.sum()) < where.size}

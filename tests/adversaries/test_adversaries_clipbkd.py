@@ -45,9 +45,10 @@ def test_a_direction_that_no_row_touches():
 
 
 def test_the_direction_does_not_depend_on_the_number_of_threads():
+    """The rows are no product of matrices, which NumPy's library adds up otherwise by two threads on some machines."""
     code = (
         "import numpy as np; from coalmine.adversaries.clipbkd import least_direction;"
-        "x = np.random.default_rng(0).normal(size=(500, 60)) @ np.random.default_rng(1).normal(size=(60, 60));"
+        "x = np.random.default_rng(0).normal(size=(500, 60)) * np.geomspace(0.1, 10.0, 60);"
         "print(least_direction(x).tobytes().hex())"
     )
     printed = {

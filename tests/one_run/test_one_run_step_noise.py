@@ -25,6 +25,17 @@ def test_noise_as_claimed_or_more_is_not_doubted(shape, size):
     assert all(doubt(size * rng.normal(size=shape)) is None for _ in range(100))
 
 
+@pytest.mark.parametrize("steps", [2, 10, 100])
+@pytest.mark.parametrize("apart", [3.0, 100.0])
+def test_more_noise_at_some_places_or_steps_is_not_taken_for_shared(steps, apart):
+    """Layers with clipping norms of their own, and schedules."""
+    rng, places = np.random.default_rng(5), np.geomspace(1.0, apart, 800)
+    for _ in range(50):
+        noise = rng.normal(size=(steps, 800))
+        assert doubt(noise * places) is None
+        assert doubt(noise * np.geomspace(1.0, apart, steps)[:, None]) is None
+
+
 def test_a_step_without_noise_is_named():
     noise = np.random.default_rng(1).normal(size=(100, 800))
     noise[41] = 0.0

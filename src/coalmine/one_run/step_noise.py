@@ -17,6 +17,8 @@ _RARE = 1e-6
 """A right training is doubted by each of the looks with this probability, shared among steps or places."""
 _KEPT, _LOOKED_AT = 50, 4096
 """Steps that are compared with each other, and at how many places: enough, and small to keep."""
+_FEW = 20
+"""Places below which angles between steps say too little to be compared with their law."""
 _SHARED = 1e-9
 """The level at which noise is called shared: the law of the sum is an approximation, so far out of it."""
 
@@ -25,8 +27,8 @@ class StepNoise:
     """The noise of each step, in units of the claimed one, at n places.
 
     Σ z² over the places of a step, and over the steps of a place, is chi-squared where noise is as claimed, and larger
-    where there is more: a step, or a place, far below it has too little. n·cos² of the angle between two steps is 1 on
-    average where every place has noise of its own, whatever its size; where g places share one, it is g.
+    where there is more: a step, or a place, far below it has too little. With every place in units of its own spread,
+    n·cos² of the angle between two steps is 1 on average where each place has noise of its own, and g where g share it.
 
     >>> watch = StepNoise()
     >>> rng = np.random.default_rng(0)
@@ -76,11 +78,17 @@ class StepNoise:
 
     def _shared(self) -> float | None:
         """The mean of n·cos² over all pairs of steps, where it is far too large."""
-        steps = [one / np.linalg.norm(one) for one in self._kept if one.any()]
-        if len(steps) < 2:
+        steps = np.array([one for one in self._kept if one.any()])
+        if len(steps) < 2 or steps.shape[1] < _FEW:
             return None
-        alike = np.array(steps) @ np.array(steps).T
-        pairs = alike[np.triu_indices(len(steps), 1)] ** 2 * steps[0].size
+        # A place with more noise than the others, which is right, would count for more of the angle than they do. Its
+        # spread is measured in these very steps, each in units of its own size; that makes n·cos² smaller, by T/(T + 2)
+        # on average: the safe side.
+        steps /= np.linalg.norm(steps, axis=1, keepdims=True)
+        spread = np.sqrt((steps**2).mean(axis=0))
+        steps = steps[:, spread > 0.0] / spread[spread > 0.0]
+        steps /= np.linalg.norm(steps, axis=1, keepdims=True)
+        pairs = (steps @ steps.T)[np.triu_indices(len(steps), 1)] ** 2 * steps.shape[1]
         # Angles of any two pairs are independent, and n·cos² is chi-squared of one degree for many places.
         return float(pairs.mean()) if special.gammaincc(pairs.size / 2.0, pairs.sum() / 2.0) < _SHARED else None
 

@@ -12,6 +12,7 @@ from coalmine import data
 from coalmine.adversaries import Scene, adversary
 from coalmine.adversaries.crafted import BestRow, copies_for
 from coalmine.adversaries.crafters import rows
+from coalmine.adversaries.crafters.background import OwnBackground
 from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.roles import Observer, View
@@ -260,6 +261,127 @@ def test_between_two_choices_the_row_stays_and_its_gradient_is_followed():
     np.testing.assert_allclose(scores, expected, rtol=1e-8)
 
 
+def own(given, *, every=1):
+    return OwnBackground(
+        given.base, network=NETWORK, training=given.training, noise=(SIGMA * CLIP) ** 2, every=every,
+        stream=np.random.default_rng(0),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("rows_there", "near"), [(15, 1e-8), (24, 0.05)])
+def test_a_models_own_background_whitens_like_the_inverse_of_its_own_covariance(rows_there, near):
+    """Each row is a part of its own here; up to 16 directions nothing is left out, of 18 the two least are."""
+    given, models = small(rows_there), random_models(3)
+    background = own(given)
+    background.renew(1, models)
+    gradients = torch.randn(3, PARAMETERS, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    white, strengths = background.whiten(gradients).numpy(), background.strengths(gradients).numpy()
+    for model, g, found, strength in zip(models, gradients.numpy(), white, strengths, strict=True):
+        dense = np.linalg.solve(covariance(model, given.base), g)
+        assert np.linalg.norm(found - dense) <= near * np.linalg.norm(dense)
+        assert strength == pytest.approx(g @ dense, rel=2 * near)
+    np.testing.assert_allclose(background.total, [all_clipped(m, given.base).sum(0) for m in models], rtol=1e-9)
+
+
+def test_parts_of_many_rows_stand_for_all_of_them():
+    """In the mean over 60 ways to cut 256 rows into 64 parts, each of which is off by some 20 %."""
+    given, models = small(256), random_models(1)
+    dense = covariance(models[0], given.base)
+    seen = np.zeros((PARAMETERS, PARAMETERS))
+    for seed in range(60):
+        background = OwnBackground(
+            given.base, network=NETWORK, training=given.training, noise=(SIGMA * CLIP) ** 2, every=1,
+            stream=np.random.default_rng(seed),
+        )  # fmt: skip
+        background.renew(1, models)
+        shares, directions = background._shares[0].numpy(), background._directions[0].numpy()
+        seen += directions.T @ np.diag(background.noise * shares / (1 - shares)) @ directions / 60
+    spread = dense - (SIGMA * CLIP) ** 2 * np.eye(PARAMETERS)
+    assert np.linalg.norm(seen - spread, 2) < 0.1 * np.linalg.norm(spread, 2)
+
+
+def test_a_models_own_background_is_looked_at_often_at_first():
+    given = small()
+    assert [step for step in range(1, 42) if own(given, every=20).renews(step)] == [1, 2, 4, 8, 16, 21, 41]
+    assert [step for step in range(1, 5) if own(given).renews(step)] == [1, 2, 3, 4]
+
+
+def test_whoever_asks_for_a_models_own_background_first_it_is_looked_at_once(monkeypatch):
+    calls, look = [], OwnBackground._look
+    monkeypatch.setattr(OwnBackground, "_look", lambda self, models: calls.append(1) or look(self, models))
+    given, background = small(steps=3), None
+    background = own(given)
+    x, y = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2
+    known = rows.Candidates([rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background)
+    seen, _ = watched(given, BestRow(known, copies=1, rechoose=1), ratio_of(given, known, background))
+    assert len(calls) == len(seen) == 3
+
+
+@pytest.mark.parametrize("kind", ["row", "chosen row", "gradient"])
+def test_with_their_own_background_the_ratio_is_that_of_the_normal_mixture(kind):
+    """Fifteen rows have fifteen directions: the covariance is exact, at the models of every step."""
+    given = small(15, steps=4, initialization=Glorot())
+    background = own(given)
+    x, y = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2
+    fixed = CLIP * np.eye(PARAMETERS)[3]
+    known = rows.Candidates([rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background)
+    canary = {
+        "row": ExampleCanary(x, y), "chosen row": BestRow(known, copies=1, rechoose=2),
+        "gradient": GradientCanary(fixed),
+    }[kind]  # fmt: skip
+    seen, scores = watched(given, canary, ratio_of(given, fixed if kind == "gradient" else known, background))
+    expected = np.zeros(6)
+    for models, private in seen:
+        for i, model in enumerate(models):
+            g = fixed if kind == "gradient" else clipped(model, x, y)
+            law = stats.multivariate_normal(np.zeros(PARAMETERS), covariance(model, given.base))
+            rest = private[i] * RATE * given.base.rows - RATE * all_clipped(model, given.base).sum(axis=0)
+            without, drawn = law.logpdf(rest), law.logpdf(rest - g)
+            expected[i] += np.logaddexp(np.log1p(-RATE) + without, np.log(RATE) + drawn) - without
+    np.testing.assert_allclose(scores, expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", CRAFTED[1:])
+def test_a_trial_has_the_same_bits_in_any_stack_with_its_own_background(name):
+    given = dataclasses.replace(small(70, initialization=Glorot()), network=NETWORK)
+    attack = adversary(name, copies=2, background="own").craft(given)
+
+    def scores(trials, stack):
+        return train(
+            given.network, neighbours=attack.neighbours, config=given.training, fingerprint="stacks", trials=trials,
+            worlds=np.array(trials) % 2, observer=attack.distinguisher, stack=stack,
+        ).scores  # fmt: skip
+
+    together = scores(list(range(8)), 8)
+    assert len(set(together.tolist())) == 8
+    assert scores([5, 2, 7], 2).tobytes() == together[[5, 2, 7]].tobytes()
+    assert "in that model" in attack.notes[-1]
+
+
+def test_a_model_that_diverges_disturbs_no_other_with_its_own_background():
+    given = small(15)
+    background, models = own(given), random_models(3)
+    background.renew(1, models[[0, 2]])
+    alone = background.whiten(models[[0, 2]])
+    background.renew(1, torch.stack([models[0], models[1] * np.nan, models[2]]))
+    assert torch.equal(background.whiten(models)[[0, 2]], alone)
+
+
+@pytest.mark.parametrize(
+    ("network", "changes", "whose"),
+    [
+        (NasrCnn((1, 16, 16), classes=3), {"initialization": Glorot()}, "own"),
+        (NasrCnn((1, 16, 16), classes=3), {"initialization": Glorot(scale=0.0)}, None),
+        (NasrCnn((1, 16, 16), classes=3), {"initialization": Glorot(), "sampling": "full", "sample_rate": None}, None),
+        (NETWORK, {"initialization": Glorot()}, None),
+    ],
+)
+def test_whose_background_goes_by_network_and_start(network, changes, whose):
+    given = dataclasses.replace(small(**changes), network=network)
+    assert adversary("adaptive-row", copies=1).settled(given).background == whose
+    assert adversary("adaptive-row", background="shadows").settled(given).background == "shadows"
+
+
 # ---- the choice
 
 
@@ -462,6 +584,11 @@ def test_tokens_cannot_be_moved():
         *((name, {"copies": k}, f"copies = {k}") for name in CRAFTED for k in (0, 1001)),
         ("crafted-row-steps", {"every": 0}, "every = 0"),
         ("crafted-row-steps", {"refresh": 0}, "refresh = 0"),
+        (
+            "crafted-gradient",
+            {"background": "mine"},
+            "background = 'mine' is not allowed: expected one of shadows, own",
+        ),
         ("adaptive-row", {"candidates": 0}, "candidates = 0"),
         ("adaptive-row", {"rechoose": 0}, "rechoose = 0"),
     ],

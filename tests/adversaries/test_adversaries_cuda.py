@@ -29,14 +29,14 @@ PART = np.array([17, 4, 5, 22, 9])
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def scene(network, shape):
+def scene(network, shape, *, rows=80):
     rng = np.random.default_rng(0)
-    rows = Dataset(rng.uniform(size=(80, *shape)).astype(np.float32), rng.integers(0, 10, size=80))
+    base = Dataset(rng.uniform(size=(rows, *shape)).astype(np.float32), rng.integers(0, 10, size=rows))
     config = TrainingConfig(
         steps=10, clip=1.0, noise_multiplier=0.8, learning_rate=0.3, sample_rate=0.2,
         initialization=Glorot(scale=0.0),
     )  # fmt: skip
-    return Scene(base=rows, classes=10, network=network, training=config)
+    return Scene(base=base, classes=10, network=network, training=config)
 
 
 @pytest.mark.parametrize(("name", "copies"), [*((name, 1) for name in LADDER), *((name, 3) for name in LADDER[6:])])
@@ -63,6 +63,24 @@ def test_every_adversary_plays_on_a_gpu(name, copies, kind):
     np.testing.assert_array_equal(found[0].scores, found[1].scores)
     np.testing.assert_array_equal(found[0].scores[PART], found[2].scores)  # in another stack
     assert np.unique(found[0].scores).size > 12
+
+
+@pytest.mark.parametrize("name", LADDER[7:])
+def test_backgrounds_of_the_models_own_are_those_of_any_stack(name):
+    """80 rows in 64 parts, and 2,400, whose sums go through the kernels of the stages."""
+    for rows in (80, 2400):
+        given = scene(NasrCnn((1, 28, 28), classes=10), (1, 28, 28), rows=rows)
+        options = {"copies": 2, "norms": (2.5,), "labels": 1, "shadows": 1, "background": "own"}
+        attack = adversary(name, **options).craft(given)
+        whole, part = (
+            train(
+                given.network, neighbours=attack.neighbours, config=given.training, fingerprint="gpu", trials=trials,
+                worlds=trials % 2, observer=attack.distinguisher, device="cuda",
+            ).scores
+            for trials in (np.arange(24), PART)
+        )  # fmt: skip
+        np.testing.assert_array_equal(whole[PART], part)
+        assert np.unique(whole).size > 12
 
 
 @pytest.mark.parametrize("sign", ["lower", "raise"])

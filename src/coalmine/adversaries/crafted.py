@@ -21,19 +21,20 @@ from numpy.typing import NDArray
 from coalmine import _validate
 from coalmine.adversaries.attack import LATER, Attack, Scene, ThreatModel
 from coalmine.adversaries.crafters import rows
-from coalmine.adversaries.crafters.background import Row
+from coalmine.adversaries.crafters.background import Background, OwnBackground, Row
 from coalmine.adversaries.crafters.steady import steadiest
 from coalmine.adversaries.distinguishers.final import Loss
 from coalmine.adversaries.distinguishers.whitened import WhitenedRatio
 from coalmine.errors import InvalidInputError
 from coalmine.records import Sampling
-from coalmine.training import ChosenExample, ExampleCanary, GradientCanary, Neighbours, StackState
+from coalmine.training import ChosenExample, ExampleCanary, Glorot, GradientCanary, Mlp, Neighbours, StackState
 
 MOST_COPIES = 1000
 """Rows that are all the same; a step's ratio has a term for each."""
 _ALL_COPIES = 1.7
 """How far all copies together should be from the noise: there some hundred trials measure a distance best."""
 _MOST_CHOSEN = 8
+BACKGROUNDS = ("shadows", "own")
 _SOURCE = "the row by its signal against the covariance of the other rows' gradients"
 
 
@@ -52,6 +53,19 @@ def copies_for(scene: Scene) -> int:
     else:
         mu = math.sqrt(steps * rate) / sigma
     return max(1, min(_MOST_CHOSEN, round(_ALL_COPIES / max(mu, 1e-9))))
+
+
+def background_for(scene: Scene) -> str | None:
+    """The models' "own" where each starts from weights of its own and no first layer keeps a row to itself; else None.
+
+    None stands for "shadows". A row along a direction in which the inputs do not vary has weights of a dense first
+    layer almost to itself, whatever the start. A convolution's weights belong to all rows, and what these do to one
+    model says nothing of a model from another start. With full batches the other rows hide nothing.
+    """
+    training = scene.training
+    starts = isinstance(training.initialization, Glorot) and not training.initialization.fixed
+    apart = isinstance(scene.network, Mlp) or training.sampling is Sampling.FULL
+    return "own" if starts and not apart else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,11 +154,14 @@ class CraftedRowSteps(_Crafted):
     """The row that stands out most in a step; the score is the whitened log-likelihood ratio of all steps.
 
     What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), because it
-    changes slowly; the gradient of the row, which does not, at every ``refresh``-th.
+    changes slowly; the gradient of the row, which does not, at every ``refresh``-th. ``background`` says whose other
+    rows' gradients whiten: those at the models of "shadows", or at the models that are watched, their "own" (default:
+    :func:`background_for` the training).
     """
 
     every: int | None = None
     refresh: int = 1
+    background: str | None = dataclasses.field(default=None, metadata=LATER)
 
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
@@ -161,27 +178,53 @@ class CraftedRowSteps(_Crafted):
         if self.every is not None:
             _validate.integer("every", self.every, at_least=1)
         _validate.integer("refresh", self.refresh, at_least=1)
+        if self.background is not None:
+            _validate.choice("background", self.background, BACKGROUNDS)
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the row; world 1 has it on top of the data."""
         found = self.found(scene)
         best = found.rows[0]
+        candidates = self._candidates(scene, found, found.rows[:1])
         return Attack(
             neighbours=Neighbours(scene.base, canary=ExampleCanary(best.x, best.y, copies=self._number(scene))),
-            distinguisher=self._ratio(scene, found, self._candidates(scene, found, found.rows[:1])),
+            distinguisher=self._ratio(scene, candidates.background, candidates),
             notes=(_words(best), *self._notes(scene)),
         )
+
+    def settled(self, scene: Scene) -> Self:
+        """The same adversary with its number of copies, and with the background that it meets."""
+        return dataclasses.replace(super().settled(scene), background=self._whose(scene))
+
+    def _whose(self, scene: Scene) -> str | None:
+        return self.background if self.background is not None else background_for(scene)
 
     def _every(self, scene: Scene) -> int:
         return self.every if self.every is not None else max(1, math.ceil(1.0 / max(scene.sample_rate, 1e-9)))
 
     def _notes(self, scene: Scene) -> tuple[str, ...]:
-        return (f"what the other rows add in the mean is computed at every {self._every(scene)}th model",)
+        mean = f"what the other rows add in the mean is computed at every {self._every(scene)}th model"
+        if self._whose(scene) != "own":
+            return (mean,)
+        return (f"{mean} and at the first ones, and with it which directions they hide in that model",)
+
+    def _met(self, scene: Scene, found: rows.Found) -> Background | OwnBackground:
+        """What hides the canary."""
+        if self._whose(scene) != "own":
+            return found.background
+        return OwnBackground(
+            scene.base,
+            network=scene.network,
+            training=scene.training,
+            noise=found.background.noise,
+            every=self._every(scene),
+            stream=scene.stream("parts of the other rows"),
+        )
 
     def _ratio(
         self,
         scene: Scene,
-        found: rows.Found,
+        background: Background | OwnBackground,
         canary: rows.Candidates | NDArray[np.float64],
         *,
         rechoose: int = 1,
@@ -192,7 +235,7 @@ class CraftedRowSteps(_Crafted):
             base=scene.base,
             network=scene.network,
             training=scene.training,
-            background=found.background,
+            background=background,
             copies=self._number(scene),
             every=self._every(scene),
             refresh=self.refresh,
@@ -200,7 +243,9 @@ class CraftedRowSteps(_Crafted):
         )
 
     def _candidates(self, scene: Scene, found: rows.Found, chosen: Sequence[Row]) -> rows.Candidates:
-        return rows.Candidates(chosen, network=scene.network, training=scene.training, background=found.background)
+        return rows.Candidates(
+            chosen, network=scene.network, training=scene.training, background=self._met(scene, found)
+        )
 
 
 class BestRow(ChosenExample):
@@ -219,6 +264,8 @@ class BestRow(ChosenExample):
 
     def choose(self, state: StackState) -> NDArray[np.int64]:
         """The strongest row for each model, ``[S]``."""
+        if isinstance(self._candidates.background, OwnBackground):
+            self._candidates.background.renew(state.step, state.parameters)
         if self._places is None or (state.step - 1) % self._rechoose == 0:
             self._places = self._candidates.gradients(state.parameters)[1].cpu().numpy()
         return self._places
@@ -255,7 +302,7 @@ class AdaptiveRow(CraftedRowSteps):
             neighbours=Neighbours(
                 scene.base, canary=BestRow(candidates, copies=self._number(scene), rechoose=self.rechoose)
             ),
-            distinguisher=self._ratio(scene, found, candidates, rechoose=self.rechoose),
+            distinguisher=self._ratio(scene, candidates.background, candidates, rechoose=self.rechoose),
             notes=(
                 f"every {self.rechoose} steps the best of {len(chosen)} rows for that model; {_words(chosen[0])}",
                 *self._notes(scene),
@@ -283,7 +330,7 @@ class CraftedGradient(CraftedRowSteps):
         gradient = scene.training.clip * found.untouched
         return Attack(
             neighbours=Neighbours(scene.base, canary=GradientCanary(gradient, copies=self._number(scene))),
-            distinguisher=self._ratio(scene, found, gradient),
+            distinguisher=self._ratio(scene, self._met(scene, found), gradient),
             notes=("the gradient is orthogonal to those of the other rows at shadow models", *self._notes(scene)),
         )
 

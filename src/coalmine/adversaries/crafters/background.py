@@ -10,7 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coalmine.training import in_parts, whole_lines
+from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, dots, in_parts, one_thread, whole_lines
+
+MOST_DIRECTIONS = 16
+_PARTS = 64
+"""How many parts the other rows are cut into where their sums tell a model's own background."""
+_MODELS = 256
+"""Models whose parts are held at a time."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -60,6 +66,96 @@ class Background:
         # On a CPU a product of a line's own, from memory that begins on a cache line: the same bits in every stack.
         lines = [directions @ line.clone() for line in wide.unbind(0)]
         return wide, (torch.stack(lines) if lines else wide.new_zeros((0, len(self.variances)))) * shares
+
+
+class OwnBackground:
+    """Σ and Σ_i g_i at the very models that are watched, looked at anew at steps 1, 2, 4, … and at every ``every``-th.
+
+    Networks that start from weights of their own have units of their own, so what the other rows do to one says
+    nothing of another. The N base rows are cut into J = 64 parts by chance (into single rows where there are fewer).
+    With s_j the sum of the clipped gradients of part j and G = Σ_j s_j that of all,
+
+        q(1 − q)·Σ_i g_i g_iᵀ ≈ q(1 − q)·(J(N − 1)/((J − 1)N)·Σ_j (s_j − G/J)(s_j − G/J)ᵀ + G Gᵀ/N),
+
+    right in the mean over ways to cut, and exactly with single rows. Its 16 leading directions are kept. Parts rather
+    than some rows: late in a training few rows have long gradients, which a sample would miss, and G needs all anyway.
+    """
+
+    def __init__(
+        self,
+        base: Dataset,
+        *,
+        network: Network,
+        training: TrainingConfig,
+        noise: float,
+        every: int,
+        stream: np.random.Generator,
+    ) -> None:
+        """``noise``: σ²C²; ``stream`` cuts the parts."""
+        self.noise, self._every = noise, every
+        self._network, self._training, self._rows = network, training, base.rows
+        pieces = np.array_split(stream.permutation(base.rows), min(_PARTS, base.rows))
+        self._pieces = [Dataset(base.x[piece], base.y[piece]) for piece in pieces]
+        rate = training.rate(base.rows)
+        self._spread = rate * (1.0 - rate)
+        self._models: Tensor | None = None
+
+    def renews(self, step: int) -> bool:
+        """Whether this step's models are looked at: models change fast at first."""
+        return (step - 1) % self._every == 0 or (step < self._every and step & (step - 1) == 0)
+
+    def renew(self, step: int, models: Tensor) -> None:
+        """Look at the models before this step, if it is one at which they are; once, whoever asks first."""
+        if not self.renews(step):
+            return
+        known = self._models
+        if known is not None and known.device == models.device and torch.equal(known, models):
+            return
+        self._models = models.clone()
+        looks = [self._look(part) for part in torch.split(self._models, _MODELS)]
+        self.total, self._directions, self._shares = (torch.cat(found) for found in zip(*looks, strict=True))
+
+    def whiten(self, gradients: Tensor) -> Tensor:
+        """Σ⁻¹·g for each line, which is of the model in that place, ``[S, P]``."""
+        wide = gradients.double()
+        parts = self._along(wide)
+        for place, direction in enumerate(self._directions.unbind(1)):
+            wide = wide - parts[:, place, None] * direction
+        return wide / self.noise
+
+    def strengths(self, gradients: Tensor) -> Tensor:
+        """d² = gᵀ Σ⁻¹ g for each line, ``[S]``."""
+        wide = gradients.double()
+        return dots(self.whiten(wide), wide)
+
+    def _along(self, wide: Tensor) -> Tensor:
+        """What the other rows hide of each line along each direction, ``[S, k]``."""
+        return torch.stack([dots(direction, wide) for direction in self._directions.unbind(1)], 1) * self._shares
+
+    def _look(self, models: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Σ_i g_i, ``[S, P]``, directions, ``[S, k, P]``, and how much the other rows hide of each, ``[S, k]``."""
+        sums = [
+            clipped_sums(self._network, models, dataset=piece, config=self._training).double() for piece in self._pieces
+        ]
+        total = sums[0].clone()
+        for one in sums[1:]:
+            total += one
+        count, rows = len(sums), self._rows
+        scale = (self._spread * count * (rows - 1) / (max(count - 1, 1) * rows)) ** 0.5
+        directions, shares = [], []
+        with one_thread():
+            # One model after the other: a library's product of several might depend on their number.
+            for place, whole in enumerate(total.unbind(0)):
+                lines = torch.stack([one[place] - whole / count for one in sums]) * scale
+                lines = torch.cat([lines, whole[None] * (self._spread / rows) ** 0.5])
+                lines = lines.nan_to_num()  # of a model that has diverged: the trainer names it
+                values, vectors = torch.linalg.eigh((lines @ lines.T).cpu())
+                values, vectors = values.flip(0)[:MOST_DIRECTIONS], vectors.flip(1)[:, :MOST_DIRECTIONS]
+                there = values > 1e-10 * values[:1].clamp(min=1e-300)
+                weights = vectors * torch.where(there, values, 1.0).rsqrt() * there
+                directions.append(weights.T.to(lines.device).contiguous() @ lines)
+                shares.append(torch.where(there, values / (values + self.noise), 0.0).to(lines.device))
+        return total, torch.stack(directions), torch.stack(shares)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

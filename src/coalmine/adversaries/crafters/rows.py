@@ -25,7 +25,7 @@ from torch import Tensor
 from coalmine import seeds
 from coalmine.adversaries.attack import Scene
 from coalmine.adversaries.clipbkd import class_scores, least_direction
-from coalmine.adversaries.crafters.background import Background, Row
+from coalmine.adversaries.crafters.background import MOST_DIRECTIONS, Background, OwnBackground, Row
 from coalmine.adversaries.crafters.differentiable import Differentiable, extent
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import Sampling
@@ -54,7 +54,6 @@ _MOST_NUMBERS = 30_000_000
 """Gradients kept at a time, in numbers."""
 _MOST_KEPT = 4_000_000
 """Shadow models that outlive the choice, in numbers."""
-_MOST_DIRECTIONS = 16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,18 +73,25 @@ class Candidates:
     """The clipped gradient of the best of some rows at each model; what a model gets does not depend on the others."""
 
     def __init__(
-        self, rows: Sequence[Row], *, network: Network, training: TrainingConfig, background: Background
+        self,
+        rows: Sequence[Row],
+        *,
+        network: Network,
+        training: TrainingConfig,
+        background: Background | OwnBackground,
     ) -> None:
         """``rows``: one, or several of which each model gets the one that stands out most."""
         self.rows = tuple(rows)
-        self._network, self._training, self._background = network, training, background
+        self.background = background
+        self._network, self._training = network, training
         self._data = [Dataset(row.x[None], [row.y]) for row in rows]
         self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
 
     def gradients(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients, ``[S, P]`` in float64, and which row each is of, ``[S]``.
 
-        The last answer is kept: who chooses the row and who looks for it ask about the same models.
+        The last answer is kept: who chooses the row and who looks for it ask about the same models. A background of the
+        models' own must know them (:meth:`OwnBackground.renew`).
         """
         same = self._last is not None and self._last[0].device == models.device and torch.equal(self._last[0], models)
         if self._last is None or not same:
@@ -97,10 +103,10 @@ class Candidates:
         found = self._of(0, models)
         if len(self.rows) == 1:
             return found, best
-        most = self._background.strengths(found)
+        most = self.background.strengths(found)
         for number in range(1, len(self.rows)):
             other = self._of(number, models)
-            strength = self._background.strengths(other)
+            strength = self.background.strengths(other)
             better = strength > most
             found = torch.where(better[:, None], other, found)
             most, best = torch.where(better, strength, most), torch.where(better, number, best)
@@ -264,7 +270,7 @@ class _Judge:
         values, vectors = values.flip(0), vectors.flip(1)
         keep = values > 1e-10 * torch.clamp(values[0], min=1e-300)
         basis = (vectors[:, keep] / values[keep].clamp(min=1e-300).sqrt()).T @ others
-        leading = min(_MOST_DIRECTIONS, int((values[keep] > 0.05 * self.noise).sum()))
+        leading = min(MOST_DIRECTIONS, int((values[keep] > 0.05 * self.noise).sum()))
         start = self._stream.normal(size=others.shape[1])
         part = basis[: others.shape[1] // 2].numpy()  # leave room for a direction in small networks
         untouched = start - part.T @ (part @ start)

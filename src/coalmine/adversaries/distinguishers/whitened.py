@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coalmine.adversaries.crafters.background import Background
+from coalmine.adversaries.crafters.background import Background, OwnBackground
 from coalmine.adversaries.crafters.rows import Candidates
 from coalmine.roles import Distinguisher, Iterate, View
 from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, dots, log_mixture
@@ -31,7 +31,7 @@ class WhitenedRatio(Distinguisher):
 
     The adversary knows the base data and sees every model, so it knows g and m = q·Σ_i clip_C(∇ℓ_i): g is computed at
     every ``refresh``-th model, m at every ``every``-th; of several rows the best is chosen at every ``rechoose``-th.
-    The background's directions are those of shadow models.
+    The background's directions are those of shadow models or the watched models' own; then m is computed when they are.
     """
 
     view = View.ALL_ITERATES
@@ -43,7 +43,7 @@ class WhitenedRatio(Distinguisher):
         base: Dataset,
         network: Network,
         training: TrainingConfig,
-        background: Background,
+        background: Background | OwnBackground,
         copies: int = 1,
         every: int,
         refresh: int = 1,
@@ -68,7 +68,10 @@ class WhitenedRatio(Distinguisher):
     def observe(self, iterate: Iterate) -> None:
         """One more step."""
         models: Tensor = iterate.previous
-        if self._mean is None or (iterate.step - 1) % self._every == 0:
+        if isinstance(self._background, OwnBackground):
+            self._background.renew(iterate.step, models)
+            self._mean = self._rate * self._background.total
+        elif self._mean is None or (iterate.step - 1) % self._every == 0:
             sums = clipped_sums(self._network, models, dataset=self._base, config=self._training)
             self._mean = self._rate * sums.double()
         if self._white is None or self._due(iterate.step):
@@ -81,7 +84,9 @@ class WhitenedRatio(Distinguisher):
         )
 
     def _due(self, step: int) -> bool:
-        """Whether the row or its gradient is looked at anew."""
+        """Whether the row, its gradient or its background is looked at anew."""
+        if isinstance(self._background, OwnBackground) and self._background.renews(step):
+            return True
         if not isinstance(self._canary, Candidates):
             return False
         several = len(self._canary.rows) > 1
@@ -96,6 +101,8 @@ class WhitenedRatio(Distinguisher):
                 gradient = self._canary.chosen(models, self._places)
         else:
             gradient = torch.as_tensor(self._canary, device=models.device)[None]
+            if isinstance(self._background, OwnBackground):
+                gradient = gradient.expand_as(models)
         white = self._background.whiten(gradient)
         return white, 0.5 * dots(white, gradient)
 

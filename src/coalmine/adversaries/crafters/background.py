@@ -15,8 +15,8 @@ from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, do
 MOST_DIRECTIONS = 16
 _PARTS = 64
 """How many parts the other rows are cut into where their sums tell a model's own background."""
-_MODELS = 256
-"""Models whose parts are held at a time."""
+_MOST_NUMBERS = {"cpu": 2**26, "cuda": 2**29}
+"""Sums of parts that are held at a time, in numbers."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,7 +112,8 @@ class OwnBackground:
         if known is not None and known.device == models.device and torch.equal(known, models):
             return
         self._models = models.clone()
-        looks = [self._look(part) for part in torch.split(self._models, _MODELS)]
+        most = _MOST_NUMBERS.get(models.device.type, 2**26) // (len(self._pieces) * models.shape[1])
+        looks = [self._look(part) for part in torch.split(self._models, max(1, min(256, most)))]
         self.total, self._directions, self._shares = (torch.cat(found) for found in zip(*looks, strict=True))
 
     def whiten(self, gradients: Tensor) -> Tensor:
@@ -134,11 +135,9 @@ class OwnBackground:
 
     def _look(self, models: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Σ_i g_i, ``[S, P]``, directions, ``[S, k, P]``, and how much the other rows hide of each, ``[S, k]``."""
-        sums = [
-            clipped_sums(self._network, models, dataset=piece, config=self._training).double() for piece in self._pieces
-        ]
-        total = sums[0].clone()
-        for one in sums[1:]:
+        sums = [clipped_sums(self._network, models, dataset=piece, config=self._training) for piece in self._pieces]
+        total = torch.zeros(models.shape, dtype=torch.float64, device=models.device)
+        for one in sums:
             total += one
         count, rows = len(sums), self._rows
         scale = (self._spread * count * (rows - 1) / (max(count - 1, 1) * rows)) ** 0.5
@@ -153,7 +152,7 @@ class OwnBackground:
                 values, vectors = values.flip(0)[:MOST_DIRECTIONS], vectors.flip(1)[:, :MOST_DIRECTIONS]
                 there = values > 1e-10 * values[:1].clamp(min=1e-300)
                 weights = vectors * torch.where(there, values, 1.0).rsqrt() * there
-                directions.append(weights.T.to(lines.device).contiguous() @ lines)
+                directions.append((weights.T.to(lines.device).contiguous() @ lines).to(models.dtype))
                 shares.append(torch.where(there, values / (values + self.noise), 0.0).to(lines.device))
         return total, torch.stack(directions), torch.stack(shares)
 

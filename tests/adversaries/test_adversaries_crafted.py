@@ -10,6 +10,7 @@ from torch import nn
 
 from coalmine import data
 from coalmine.adversaries import Scene, adversary
+from coalmine.adversaries.catalogue import identity_of
 from coalmine.adversaries.crafted import BestRow, copies_for
 from coalmine.adversaries.crafters import rows
 from coalmine.adversaries.crafters.background import OwnBackground
@@ -371,15 +372,29 @@ def test_a_model_that_diverges_disturbs_no_other_with_its_own_background():
     ("network", "changes", "whose"),
     [
         (NasrCnn((1, 16, 16), classes=3), {"initialization": Glorot()}, "own"),
-        (NasrCnn((1, 16, 16), classes=3), {"initialization": Glorot(scale=0.0)}, None),
-        (NasrCnn((1, 16, 16), classes=3), {"initialization": Glorot(), "sampling": "full", "sample_rate": None}, None),
-        (NETWORK, {"initialization": Glorot()}, None),
+        (NasrCnn((1, 16, 16), classes=3), {"initialization": Glorot(scale=0.0)}, "shadows"),
+        (
+            NasrCnn((1, 16, 16), classes=3),
+            {"initialization": Glorot(), "sampling": "full", "sample_rate": None},
+            "shadows",
+        ),
+        (NETWORK, {"initialization": Glorot()}, "shadows"),
     ],
 )
 def test_whose_background_goes_by_network_and_start(network, changes, whose):
     given = dataclasses.replace(small(**changes), network=network)
     assert adversary("adaptive-row", copies=1).settled(given).background == whose
     assert adversary("adaptive-row", background="shadows").settled(given).background == "shadows"
+
+
+def test_the_background_of_shadows_is_what_trials_of_before_had():
+    """Chosen or written out, it leaves the name of the trials as it was; a background of the models' own does not."""
+    given = small()
+    before = {"copies": 2, "norms": [1.0, 2.5, 5.0], "labels": 2, "shadows": 2, "every": None, "refresh": 1}
+    for options in ({}, {"background": "shadows"}):
+        assert identity_of(adversary("crafted-gradient", copies=2, **options).settled(given))["options"] == before
+    other = identity_of(adversary("crafted-gradient", copies=2, background="own").settled(given))["options"]
+    assert other == {**before, "background": "own"}
 
 
 # ---- the choice
@@ -624,7 +639,9 @@ def test_copies_are_rows_of_the_worlds_and_change_nothing_else(name):
 def test_the_number_of_copies_goes_by_what_the_training_leaks(changes, copies):
     given = small(**changes)
     assert copies_for(given) == copies
-    assert adversary("crafted-gradient").settled(given) == adversary("crafted-gradient", copies=copies)
+    assert adversary("crafted-gradient").settled(given) == adversary(
+        "crafted-gradient", copies=copies, background="shadows"
+    )
     assert adversary("crafted-gradient", copies=3).settled(given).copies == 3
 
 

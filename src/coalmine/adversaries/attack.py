@@ -14,7 +14,10 @@ from coalmine.roles import Distinguisher, Observer, View
 from coalmine.training import Dataset, ExampleCanary, GradientRows, Neighbours, Network, TrainingConfig
 
 LATER = {"later": True}
-"""Metadata of an option that an adversary got later: where it has its default, trials of before are still its own."""
+"""Metadata of an option that an adversary got later: where it has its default, trials of before are still its own.
+
+Likewise where it has the value that ``before`` names beside it, which says how it was done before.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

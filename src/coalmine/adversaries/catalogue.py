@@ -189,7 +189,7 @@ def resolve(adversary_or_name: str | Adversary, **options: Any) -> Adversary:
 
 def identity_of(adversary: Adversary) -> dict[str, Any]:
     """All that decides what an adversary does, as plain JSON types: its name, and every option with its value (but for
-    one that came later and has its default, so that trials of before are found again).
+    one that came later and does what was done before, so that trials of before are found again).
 
     One of another package has that package's name and version beside it; one that no catalogue lists has the place and
     the source of its class instead.
@@ -200,7 +200,8 @@ def identity_of(adversary: Adversary) -> dict[str, Any]:
     kind = type(adversary)
     fields = dataclasses.fields(adversary)  # type: ignore[arg-type]
     values = {field.name: getattr(adversary, field.name) for field in fields}
-    unset = {one.name for one in fields if one.metadata == LATER and values[one.name] == one.default}
+    later = [one for one in fields if one.metadata.items() >= LATER.items()]
+    unset = {one.name for one in later if values[one.name] in (one.default, one.metadata.get("before", one.default))}
     options = {name: _value(name, value) for name, value in values.items() if name not in unset}
     own = {one: name for name, one in _OWN.items()}
     if kind in own:

@@ -55,17 +55,17 @@ def copies_for(scene: Scene) -> int:
     return max(1, min(_MOST_CHOSEN, round(_ALL_COPIES / max(mu, 1e-9))))
 
 
-def background_for(scene: Scene) -> str | None:
-    """The models' "own" where each starts from weights of its own and no first layer keeps a row to itself; else None.
+def background_for(scene: Scene) -> str:
+    """The models' "own" where each starts from weights of its own and is no perceptron; else that of "shadows".
 
-    None stands for "shadows". A row along a direction in which the inputs do not vary has weights of a dense first
-    layer almost to itself, whatever the start. A convolution's weights belong to all rows, and what these do to one
-    model says nothing of a model from another start. With full batches the other rows hide nothing.
+    A row along a direction in which the inputs do not vary has weights of a perceptron's first layer almost to itself,
+    whatever the start. A convolution's weights belong to all rows, and what these do to one model says nothing of a
+    model from another start. With full batches the other rows hide nothing.
     """
     training = scene.training
     starts = isinstance(training.initialization, Glorot) and not training.initialization.fixed
     apart = isinstance(scene.network, Mlp) or training.sampling is Sampling.FULL
-    return "own" if starts and not apart else None
+    return "own" if starts and not apart else "shadows"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,7 +161,7 @@ class CraftedRowSteps(_Crafted):
 
     every: int | None = None
     refresh: int = 1
-    background: str | None = dataclasses.field(default=None, metadata=LATER)
+    background: str | None = dataclasses.field(default=None, metadata=LATER | {"before": "shadows"})
 
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
@@ -196,7 +196,7 @@ class CraftedRowSteps(_Crafted):
         """The same adversary with its number of copies, and with the background that it meets."""
         return dataclasses.replace(super().settled(scene), background=self._whose(scene))
 
-    def _whose(self, scene: Scene) -> str | None:
+    def _whose(self, scene: Scene) -> str:
         return self.background if self.background is not None else background_for(scene)
 
     def _every(self, scene: Scene) -> int:
@@ -206,7 +206,7 @@ class CraftedRowSteps(_Crafted):
         mean = f"what the other rows add in the mean is computed at every {self._every(scene)}th model"
         if self._whose(scene) != "own":
             return (mean,)
-        return (f"{mean} and at the first ones, and with it which directions they hide in that model",)
+        return (f"{mean} and at the first ones, and with it the directions that they hide in that model (its own)",)
 
     def _met(self, scene: Scene, found: rows.Found) -> Background | OwnBackground:
         """What hides the canary."""

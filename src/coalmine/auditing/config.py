@@ -494,7 +494,9 @@ def _override(tree: dict[str, Any], text: str) -> None:
     parsed = _value(value)
     section = tree.setdefault(keys[0], {})
     if not isinstance(section, dict) or keys[0] == "adversary":
-        raise _validate.reject("set", text, "a key of a section; adversaries are set in the file")
+        raise _validate.reject(
+            "set", text, "a key of a section; adversaries are set in the file or by --adversary name:option=value"
+        )
     # One of several alternatives replaces the others.
     for pair in ALTERNATIVES:
         if keys[0] == "training" and keys[1] in pair:

@@ -310,7 +310,7 @@ def test_a_models_own_background_is_looked_at_often_at_first():
 def test_whoever_asks_for_a_models_own_background_first_it_is_looked_at_once(monkeypatch):
     calls, look = [], OwnBackground._look
     monkeypatch.setattr(OwnBackground, "_look", lambda self, models: calls.append(1) or look(self, models))
-    given, background = small(steps=3), None
+    given = small(steps=3)
     background = own(given)
     x, y = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2
     known = rows.Candidates([rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background)

@@ -33,6 +33,7 @@ from coalmine.training import (
     Neighbours,
     Sequential,
     TrainingConfig,
+    parameter_count,
     train,
 )
 
@@ -316,6 +317,32 @@ def test_whoever_asks_for_a_models_own_background_first_it_is_looked_at_once(mon
     known = rows.Candidates([rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background)
     seen, _ = watched(given, BestRow(known, copies=1, rechoose=1), ratio_of(given, known, background))
     assert len(calls) == len(seen) == 3
+
+
+def test_in_a_convolution_network_from_another_start_only_its_own_background_leaves_what_it_says():
+    """How much all rows' gradients, each by autograd, and the noise move w over what the ratio takes it to be, wᵀg."""
+    network, rng = NasrCnn((1, 16, 16), classes=3), np.random.default_rng(0)
+    base = Dataset(rng.uniform(size=(400, 1, 16, 16)).astype(np.float32), rng.integers(0, 3, size=400))
+    training = config(steps=4, clip=1.0, noise_multiplier=0.9, dtype="float32", initialization=Glorot())
+    judge = rows._Judge(base, network, training, np.random.default_rng(1))
+    starts = torch.from_numpy(0.1 * rng.normal(size=(3, parameter_count(network)))).float().split(1)
+    shadows, _ = judge.background(starts[0].double())
+    background = OwnBackground(
+        base, network=network, training=training, noise=judge.noise, every=100, stream=np.random.default_rng(2)
+    )
+    models = torch.cat(starts[1:])
+    background.renew(1, models)
+    x = 3.0 * rng.uniform(size=(1, 16, 16))
+    each = [judge._gradients(model.double(), x[None], np.array([2]))[0] for model in models]
+    for place, (model, g) in enumerate(zip(models.double(), each, strict=True)):
+        others = torch.cat([judge._gradients(model, base.x[i : i + 50], base.y[i : i + 50]) for i in range(0, 400, 50)])
+
+        def over(w, g=g, others=others):
+            moved = judge.noise * w.square().sum() + RATE * (1 - RATE) * (others @ w).square().sum()
+            return float(moved / (w @ g))
+
+        assert over(background.whiten(torch.stack(each))[place]) < 1.3
+        assert over(shadows.whiten(g[None])[0]) > 2.0
 
 
 @pytest.mark.parametrize("kind", ["row", "chosen row", "gradient"])

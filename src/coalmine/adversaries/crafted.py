@@ -264,8 +264,7 @@ class BestRow(ChosenExample):
 
     def choose(self, state: StackState) -> NDArray[np.int64]:
         """The strongest row for each model, ``[S]``."""
-        if isinstance(self._candidates.background, OwnBackground):
-            self._candidates.background.renew(state.step, state.parameters)
+        self._candidates.background.renew(state.step, state.parameters)
         if self._places is None or (state.step - 1) % self._rechoose == 0:
             self._places = self._candidates.gradients(state.parameters)[1].cpu().numpy()
         return self._places

@@ -30,6 +30,13 @@ class Background:
     variances: NDArray[np.float64]
     noise: float
 
+    def renews(self, step: int) -> bool:
+        """Never: it is known before the first step."""
+        return False
+
+    def renew(self, step: int, models: Tensor) -> None:
+        """Nothing: it is the same for every model."""
+
     def whiten(self, gradients: Tensor) -> Tensor:
         """Σ⁻¹·g for each line of ``[S, P]``, in float64; no line depends on the others."""
         return in_parts(self._whiten, gradients)

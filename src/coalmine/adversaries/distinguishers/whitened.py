@@ -68,9 +68,10 @@ class WhitenedRatio(Distinguisher):
     def observe(self, iterate: Iterate) -> None:
         """One more step."""
         models: Tensor = iterate.previous
+        self._background.renew(iterate.step, models)
         if isinstance(self._background, OwnBackground):
-            self._background.renew(iterate.step, models)
-            self._mean = self._rate * self._background.total
+            if self._mean is None or self._background.renews(iterate.step):
+                self._mean = self._rate * self._background.total
         elif self._mean is None or (iterate.step - 1) % self._every == 0:
             sums = clipped_sums(self._network, models, dataset=self._base, config=self._training)
             self._mean = self._rate * sums.double()
@@ -85,7 +86,7 @@ class WhitenedRatio(Distinguisher):
 
     def _due(self, step: int) -> bool:
         """Whether the row, its gradient or its background is looked at anew."""
-        if isinstance(self._background, OwnBackground) and self._background.renews(step):
+        if self._background.renews(step):
             return True
         if not isinstance(self._canary, Candidates):
             return False

@@ -26,6 +26,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from coalmine.adversaries import Scene, adversary
 from coalmine.adversaries.attack import Attack
+from coalmine.adversaries.crafters.background import OwnBackground
 from coalmine.roles import Observer, View
 from coalmine.training import (
     BernauCnn,
@@ -62,11 +63,17 @@ NETWORKS: dict[str, tuple[Any, int, int]] = {
 
 
 SHADOWS = {"shadows": 2, "shadow_data": "base", "shadow_steps": 2, "ascent_steps": 1}
+CRAFTED = {
+    **{"copies": 4, "norms": (2.5,), "labels": 2, "shadows": 1, "shadow_steps": 2},
+    **{"background": "shadows", "every": 10**6},
+}
 ADVERSARIES: dict[str, tuple[str, dict[str, Any]]] = {
     "static-poison": ("static-poison", SHADOWS),
     "intermediate-poison": ("intermediate-poison", {**SHADOWS, "statistic": "both"}),
     "adaptive-poison": ("adaptive-poison", SHADOWS),
     "gradient, others' rows left alone": ("gradient", {"every": 0, "measure": 1}),
+    "crafted-row-steps, others' rows left alone": ("crafted-row-steps", CRAFTED),
+    "adaptive-row, others' rows left alone": ("adaptive-row", CRAFTED),
 }
 
 
@@ -141,7 +148,10 @@ def ours(name: str, *, models: int, steps: int, device: str, products: str, watc
 
 
 def attacked(name: str, *, models: int, steps: int, device: str, products: str) -> dict[str, float]:
-    """Milliseconds of a step under each adversary of ``ADVERSARIES``, and of the sum over all rows for every model.
+    """Milliseconds of a step under each adversary of ``ADVERSARIES``, and of a look at all rows for every model.
+
+    Such a look is their sum (``gradient``), or their sums in parts and the directions that they hide (``"own"``
+    backgrounds).
 
     A step is the difference of trainings of ``steps`` and of six times as many, over five times ``steps``.
     """
@@ -174,6 +184,10 @@ def attacked(name: str, *, models: int, steps: int, device: str, products: str) 
     found[label] = 1000.0 * _median(
         lambda number: clipped_sums(network, vectors, dataset=base, config=config).sum().item(), device=device
     )
+    print(f"{name} {products}: {label} {found[label]:.0f} ms for {models} models", flush=True)
+    label = "background of the models' own"
+    own = OwnBackground(base, network=network, training=config, noise=1.0, every=1, stream=np.random.default_rng(3))
+    found[label] = 1000.0 * _median(lambda number: own.renew(1, vectors * (1.0 + number / 100)), device=device)
     print(f"{name} {products}: {label} {found[label]:.0f} ms for {models} models", flush=True)
     return found
 

@@ -233,11 +233,11 @@ def test_batches_larger_than_the_lanes_go_through_in_passes(monkeypatch):
             np.testing.assert_allclose(gradient.numpy(), expected, rtol=0, atol=1e-6)
 
 
-def some_models(network, count):
+def some_models(network, count, scale=0.3):
     """Models in rows that do not lie one after the other in memory, as in a training."""
     size = parameter_count(network)
     room = torch.zeros(count, padded(size))
-    room[:, :size] = 0.3 * torch.randn(count, size, generator=torch.manual_seed(1))
+    room[:, :size] = scale * torch.randn(count, size, generator=torch.manual_seed(1))
     return room.to(DEVICE)[:, :size]
 
 
@@ -257,6 +257,45 @@ def test_sums_over_all_rows_are_those_of_the_reference(name, monkeypatch):
         expected = reference.clipped_sum(network, vector, neighbours, np.arange(75), config.clip).numpy()
         np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=2e-5)
         assert np.abs(expected).max() > 1.0
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["nasr", "perceptron"])
+def test_sums_over_parts_are_those_of_the_reference(name, monkeypatch):
+    """Parts of other lengths, one of a single row, in passes that they do not fill."""
+    monkeypatch.setattr(stages, "_ROWS_BESIDE", 16)
+    network, order = NETWORKS[name], np.random.default_rng(2).permutation(40)
+    neighbours = worlds_with(network, "none", base=data_for(network, 40))
+    config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.1)
+    job, models = Job(network, neighbours, config, "", DEVICE), some_models(network, 3)
+    parts, table = [order[:18], order[18:19], order[19:]], stages.StageTable(job)
+    there = [torch.from_numpy(part).to(DEVICE) for part in parts]
+    together = stages.sums_of_parts(job, table, models, there)
+    assert torch.equal(stages.sums_of_parts(job, table, models[1:2], there)[0], together[1])
+    for vector, found in zip(models.cpu().double(), together.cpu(), strict=True):
+        for part, mine in zip(parts, found, strict=True):
+            expected = reference.clipped_sum(network, vector, neighbours, part, config.clip).numpy()
+            np.testing.assert_allclose(mine.numpy(), expected, rtol=0, atol=1e-5)
+
+
+@needs_kernels
+@pytest.mark.parametrize("name", ["nasr", "nasr, colors", "odd", "bernau", "perceptron", "wide"])
+def test_gradients_of_single_rows_are_those_of_the_reference(name, monkeypatch):
+    """Each model at a row of its own, with the same bits for any models beside it, also where few go together."""
+    network, models = NETWORKS[name], some_models(NETWORKS[name], 5, scale=0.05)  # larger ones are too sure of a row
+    neighbours = worlds_with(network, "none", base=data_for(network, 3))
+    config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.1)
+    job, places = Job(network, neighbours, config, "", DEVICE), torch.tensor([2, 0, 0, 1, 2], device=DEVICE)
+    ask = stages.StageGradients(job)
+    found = ask(models, places).cpu()
+    for vector, row, mine in zip(models.cpu().double(), places.tolist(), found, strict=True):
+        expected = reference.clipped_sum(network, vector, neighbours, np.array([row]), config.clip).numpy()
+        np.testing.assert_allclose(mine.numpy(), expected, rtol=0, atol=1e-6)
+        assert np.linalg.norm(expected) > 0.1
+    assert torch.equal(ask(models[3:4], places[3:4]).cpu()[0], found[3])  # in room that five have used
+    assert torch.equal(stages.StageGradients(job)(models[1:3], places[1:3]).cpu(), found[1:3])
+    monkeypatch.setattr(stages, "_BESIDE", 1)
+    assert torch.equal(stages.StageGradients(job)(models, places).cpu(), found)
 
 
 @needs_kernels

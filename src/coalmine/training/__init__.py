@@ -36,7 +36,7 @@ from coalmine.training.networks import (
 )
 from coalmine.training.pair import check_pair
 from coalmine.training.products import dots, in_parts, line_norms, parts_of_one_size, whole_lines
-from coalmine.training.services import accuracy, clipped_sums, losses
+from coalmine.training.services import PartSums, RowGradients, accuracy, clipped_sums, losses
 from coalmine.training.starts import load_weights, pretrained
 from coalmine.training.trainer import (
     TrainingResult,
@@ -80,7 +80,9 @@ __all__ = [
     "Neighbours",
     "Network",
     "Pad2d",
+    "PartSums",
     "Pool2d",
+    "RowGradients",
     "Sequential",
     "Sgd",
     "StackState",

@@ -28,7 +28,7 @@ numba_kernels = _if_there("cpu_kernels")
 numba_stage_kernels = _if_there("cpu_stage_kernels")
 triton_kernels = _if_there("kernels")
 stage_kernels = _if_there("stage_kernels")
-GPU_VERSION = 3
+GPU_VERSION = 4
 """Of a GPU's kernels and streams, part of the name of what it computed. Raise it when a change gives a trial other
 bits: the store then keeps old and new trials side by side and does not call it a contradiction.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,73 @@ def clipped_sums(network: Network, parameters: Tensor, *, dataset: Dataset, conf
     if dataset.rows > _FEW and parameters.dtype == job.dtype and stages.fits(job):
         return stages.sums_of_all(job, parameters)
     return in_parts(functools.partial(_sums, job, dataset=dataset), parameters)
+
+
+class PartSums:
+    """Σ_i clip_C(∇ℓ(m, x_i)) over each of some parts of a data set, for those who ask again and again.
+
+    >>> from coalmine.training import LogisticRegression
+    >>> config = TrainingConfig(steps=1, sampling="full", clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
+    >>> base = Dataset([[1.0, 2.0], [-3.0, 1.0], [0.0, 2.0]], [0, 1, 0])
+    >>> parts = PartSums(LogisticRegression(2), dataset=base, parts=[np.array([1]), np.array([0, 2])], config=config)
+    >>> parts.at(torch.zeros(1, 6)).norm(dim=2).round(decimals=3)
+    tensor([[1.0000, 1.9280]])
+    """
+
+    def __init__(
+        self, network: Network, *, dataset: Dataset, parts: Sequence[NDArray[np.int64]], config: TrainingConfig
+    ) -> None:
+        """``parts``: the numbers of their rows; ``config``: as for :func:`clipped_sums`."""
+        self._network, self._dataset, self._config, self._parts = network, dataset, config, parts
+        self._apart: list[Dataset] = []
+        self._table: stages.StageTable | None = None
+
+    def at(self, parameters: Tensor) -> Tensor:
+        """The sums, ``[S, parts, P]``; a model's do not depend on the others."""
+        job = Job(self._network, Neighbours(self._dataset), self._config, "", parameters.device)
+        if parameters.dtype == job.dtype and stages.fits(job):
+            if self._table is None or self._table.x.device != job.device:
+                self._table = stages.StageTable(job)
+            there = [torch.from_numpy(part).to(job.device) for part in self._parts]
+            return stages.sums_of_parts(job, self._table, parameters, there)
+        if not self._apart:
+            self._apart = [Dataset(self._dataset.x[part], self._dataset.y[part]) for part in self._parts]
+        shape = (parameters.shape[0], len(self._parts), parameters.shape[1])
+        found = torch.empty(shape, dtype=parameters.dtype, device=parameters.device)
+        for number, part in enumerate(self._apart):
+            found[:, number] = clipped_sums(self._network, parameters, dataset=part, config=self._config)
+        return found
+
+
+class RowGradients:
+    """The clipped gradient of one of some rows at each model, for those who ask at every step.
+
+    >>> from coalmine.training import LogisticRegression
+    >>> config = TrainingConfig(steps=1, sampling="full", clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
+    >>> rows = RowGradients(LogisticRegression(2), rows=Dataset([[1.0, 2.0], [-3.0, 1.0]], [0, 1]), config=config)
+    >>> rows.at(torch.zeros(2, 6), torch.tensor([1, 0])).norm(dim=1).round(decimals=4)
+    tensor([1., 1.])
+    """
+
+    def __init__(self, network: Network, *, rows: Dataset, config: TrainingConfig) -> None:
+        """``config``: the training whose clipping norm and precision are used; it samples nothing here."""
+        self._network, self._rows, self._config = network, rows, config
+        self._apart = [Dataset(rows.x[row : row + 1], rows.y[row : row + 1]) for row in range(rows.rows)]
+        self._stages: stages.StageGradients | None = None
+
+    def at(self, parameters: Tensor, places: Tensor) -> Tensor:
+        """clip_C(∇ℓ(m_s, x_r)) with r = ``places[s]``, ``[S, P]``; a model's does not depend on the others."""
+        job = Job(self._network, Neighbours(self._rows), self._config, "", parameters.device)
+        if parameters.dtype == job.dtype and stages.fits(job):
+            if self._stages is None or self._stages.device != parameters.device:
+                self._stages = stages.StageGradients(job)
+            return self._stages(parameters, places)
+        found = torch.empty(parameters.shape, dtype=parameters.dtype, device=parameters.device)
+        for row, alone in enumerate(self._apart):
+            mine = places == row
+            if mine.any():
+                found[mine] = clipped_sums(self._network, parameters[mine], dataset=alone, config=self._config)
+        return found
 
 
 def _sums(job: Job, parameters: Tensor, *, dataset: Dataset) -> Tensor:

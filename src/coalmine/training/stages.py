@@ -30,7 +30,8 @@ from coalmine.training.chain import MOST_OUTPUTS, Stage, stages
 from coalmine.training.data import Dataset
 from coalmine.training.device_draws import DeviceDraws, room_for_a_batch
 from coalmine.training.job import Job
-from coalmine.training.networks import Network
+from coalmine.training.networks import Network, parameter_count
+from coalmine.training.products import padded
 from coalmine.training.sums import ChosenRows, Vectors
 
 _BUDGET = 2**35
@@ -163,7 +164,7 @@ class _Outputs:
         self, chain: Sequence[Stage], orders: Sequence[Tensor], *, models: int, lanes: int, exact: str
     ) -> None:
         """``lanes``: rows of each model that go through together; ``exact``: how factors of products are rounded."""
-        self._stages, self._orders, self._models, self._lanes, self._exact = chain, orders, models, lanes, exact
+        self._stages, self._orders, self.models, self._lanes, self._exact = chain, orders, models, lanes, exact
         self._tiles = [_tiles(stage, exact=exact == "tf32x3") for stage in chain]
         device = orders[0].device
         self._room = functools.partial(_room, models, lanes, device=device)
@@ -188,7 +189,7 @@ class _Outputs:
 
         ``x``: all rows as the first stage's pictures; ``index`` ``[S, lanes]``: which of them; ``count`` ``[S]``.
         """
-        chain, lanes, models, stride = self._stages, self._lanes, self._models, parameters.stride(0)
+        chain, lanes, models, stride = self._stages, self._lanes, self.models, parameters.stride(0)
         last, block = len(chain) - 1, 1024
         for i, stage in enumerate(chain):
             tiles = self._tiles[i]
@@ -294,15 +295,26 @@ class StageSums(_Outputs):
             sent = self._sent(number, start, drawn)
             self._pass(sent.index, sent.count, add=number > 0)
 
-    def add_all(self) -> None:
-        """The clipped gradients of every row of the table, for each model."""
-        rows, device = self._table.rows, self._table.x.device
-        index = torch.zeros((self._models, self._lanes), dtype=torch.int32, device=device)
-        count = torch.zeros(self._models, dtype=torch.int32, device=device)
-        for start in range(0, rows, self._lanes):
-            index.copy_(torch.arange(start, start + self._lanes, dtype=torch.int32, device=device).clamp(max=rows - 1))
-            count.fill_(min(self._lanes, rows - start))
+    def add_rows(self, rows: Tensor) -> None:
+        """The clipped gradients of these rows of the table, for each model."""
+        index = torch.zeros((self.models, self._lanes), dtype=torch.int32, device=rows.device)
+        count = torch.zeros(self.models, dtype=torch.int32, device=rows.device)
+        for start in range(0, rows.shape[0], self._lanes):
+            part = rows[start : start + self._lanes]
+            index[:, : part.shape[0]] = part
+            count.fill_(part.shape[0])
             self._pass(index, count, add=start > 0)
+
+    def add_one(self, models: Tensor, places: Tensor, out: Tensor) -> None:
+        """Write the clipped gradient of one row of the table for each of some models; ``places``: which."""
+        used, vectors, device = models.shape[0], self._vectors, self._table.x.device
+        vectors.parameters[:used] = models
+        index = torch.zeros((self.models, 1), dtype=torch.int32, device=device)
+        index[:used, 0] = places
+        count = torch.zeros(self.models, dtype=torch.int32, device=device)
+        count[:used] = 1
+        self._pass(index, count, add=False)
+        out.copy_(vectors.gradient[:used])
 
     def _sent(self, number: int, start: int, drawn: list[Any]) -> _Drawn:
         """The rows of one pass on the device. With full batches they are always the same, and stay there."""
@@ -392,13 +404,57 @@ class StageSums(_Outputs):
 
 def sums_of_all(job: Job, parameters: Tensor) -> Tensor:
     """Σ_i clip_C(∇ℓ(m, x_i)) over all rows of the data set, for every model m, ``[S, P]``."""
-    table, sums = StageTable(job), torch.zeros_like(parameters)
-    rows = min(_ROWS_BESIDE, _power(table.rows))
+    table = StageTable(job)
+    return sums_of_parts(job, table, parameters, [torch.arange(table.rows, device=job.device)])[:, 0]
+
+
+def sums_of_parts(job: Job, table: StageTable, parameters: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """The same over each of some ``parts`` of the rows, ``[S, parts, P]``."""
+    size = parameters.shape[1]
+    found = torch.zeros((parameters.shape[0], len(parts), size), dtype=parameters.dtype, device=parameters.device)
+    rows = min(_ROWS_BESIDE, _power(max(part.shape[0] for part in parts)))
     together = _models_in(_BESIDE, table.stages, rows=rows, device=job.device)
-    for models, out in zip(torch.split(parameters, together), torch.split(sums, together), strict=True):
-        worlds = np.zeros(models.shape[0], dtype=np.int64)
-        StageSums(job, Vectors(models, out, worlds, models.shape[0]), table, rows=rows, divisor=1.0).add_all()
-    return sums
+    for models, out in zip(torch.split(parameters, together), torch.split(found, together), strict=True):
+        worlds, gradient = np.zeros(models.shape[0], dtype=np.int64), torch.zeros_like(out[:, 0])
+        sums = StageSums(job, Vectors(models, gradient, worlds, models.shape[0]), table, rows=rows, divisor=1.0)
+        for number, part in enumerate(parts):
+            sums.add_rows(part)
+            out[:, number] = gradient
+    return found
+
+
+class StageGradients:
+    """The clipped gradient of one of a job's rows at each model, for those who ask at every step.
+
+    Rows and buffers stay on the device, with room for as many models as were asked about at once.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job, self._table, self.device = job, StageTable(job), job.device
+        packed = sum((2 + _tiles(stage, exact=True).parts) * stage.packed for stage in self._table.stages)
+        most = _models_in(_BESIDE, self._table.stages, rows=1, device=job.device)
+        self._most = max(1, min(most, _BESIDE // (4 * (2 * parameter_count(job.network) + packed))))
+        self._sums: StageSums | None = None
+
+    def __call__(self, parameters: Tensor, places: Tensor) -> Tensor:
+        """clip_C(∇ℓ(m_s, x_r)) with r = ``places[s]``, ``[S, P]``; a model's does not depend on the others."""
+        models = parameters.shape[0]
+        found = torch.zeros((models, parameters.shape[1]), dtype=parameters.dtype, device=parameters.device)
+        sums = self._for(min(models, self._most))
+        for start in range(0, models, sums.models):
+            part = slice(start, start + sums.models)
+            sums.add_one(parameters[part], places[part], found[part])
+        return found
+
+    def _for(self, models: int) -> StageSums:
+        """Sums of at least so many models."""
+        if self._sums is None or self._sums.models < models:
+            self._sums = None  # free, before there is room for others
+            size = parameter_count(self._job.network)
+            room = torch.zeros((2, models, padded(size)), device=self._job.device)
+            vectors = Vectors(room[0, :, :size], room[1, :, :size], np.zeros(models, dtype=np.int64), models)
+            self._sums = StageSums(self._job, vectors, self._table, rows=1, divisor=1.0)
+        return self._sums
 
 
 class StageAnswers:

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coalmine.training import Dataset, Network, TrainingConfig, clipped_sums, dots, in_parts, one_thread, whole_lines
+from coalmine.training import Dataset, Network, PartSums, TrainingConfig, dots, in_parts, one_thread, whole_lines
 
 MOST_DIRECTIONS = 16
 _PARTS = 64
@@ -100,9 +100,10 @@ class OwnBackground:
     ) -> None:
         """``noise``: σ²C²; ``stream`` cuts the parts."""
         self.noise, self._every = noise, every
-        self._network, self._training, self._rows = network, training, base.rows
-        pieces = np.array_split(stream.permutation(base.rows), min(_PARTS, base.rows))
-        self._pieces = [Dataset(base.x[piece], base.y[piece]) for piece in pieces]
+        self._rows = base.rows
+        parts = np.array_split(stream.permutation(base.rows), min(_PARTS, base.rows))
+        self._count = len(parts)
+        self._parts = PartSums(network, dataset=base, parts=parts, config=training)
         rate = training.rate(base.rows)
         self._spread = rate * (1.0 - rate)
         self._models: Tensor | None = None
@@ -119,7 +120,7 @@ class OwnBackground:
         if known is not None and known.device == models.device and torch.equal(known, models):
             return
         self._models = models.clone()
-        most = _MOST_NUMBERS.get(models.device.type, 2**26) // (len(self._pieces) * models.shape[1])
+        most = _MOST_NUMBERS.get(models.device.type, 2**26) // (self._count * models.shape[1])
         looks = [self._look(part) for part in torch.split(self._models, max(1, min(256, most)))]
         self.total, self._directions, self._shares = (torch.cat(found) for found in zip(*looks, strict=True))
 
@@ -142,17 +143,17 @@ class OwnBackground:
 
     def _look(self, models: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Σ_i g_i, ``[S, P]``, directions, ``[S, k, P]``, and how much the other rows hide of each, ``[S, k]``."""
-        sums = [clipped_sums(self._network, models, dataset=piece, config=self._training) for piece in self._pieces]
+        sums = self._parts.at(models)
         total = torch.zeros(models.shape, dtype=torch.float64, device=models.device)
-        for one in sums:
+        for one in sums.unbind(1):
             total += one
-        count, rows = len(sums), self._rows
+        count, rows = self._count, self._rows
         scale = (self._spread * count * (rows - 1) / (max(count - 1, 1) * rows)) ** 0.5
         directions, shares = [], []
         with one_thread():
             # One model after the other: a library's product of several might depend on their number.
-            for place, whole in enumerate(total.unbind(0)):
-                lines = torch.stack([one[place] - whole / count for one in sums]) * scale
+            for mine, whole in zip(sums.unbind(0), total.unbind(0), strict=True):
+                lines = (mine - whole / count) * scale
                 lines = torch.cat([lines, whole[None] * (self._spread / rows) ** 0.5])
                 lines = lines.nan_to_num()  # of a model that has diverged: the trainer names it
                 values, vectors = torch.linalg.eigh((lines @ lines.T).cpu())

@@ -35,9 +35,9 @@ from coalmine.training import (
     ExampleCanary,
     Neighbours,
     Network,
+    RowGradients,
     TrainingConfig,
     clip_divisors,
-    clipped_sums,
     line_norms,
     one_thread,
     takes_tokens,
@@ -83,8 +83,8 @@ class Candidates:
         """``rows``: one, or several of which each model gets the one that stands out most."""
         self.rows = tuple(rows)
         self.background = background
-        self._network, self._training = network, training
-        self._data = [Dataset(row.x[None], [row.y]) for row in rows]
+        data = Dataset(np.stack([row.x for row in rows]), [row.y for row in rows])
+        self._gradients = RowGradients(network, rows=data, config=training)
         self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
 
     def gradients(self, models: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,15 +114,11 @@ class Candidates:
 
     def chosen(self, models: Tensor, places: Tensor) -> Tensor:
         """The gradients, ``[S, P]`` in float64, of the row that each model has already: ``places`` as above."""
-        found = torch.empty(models.shape, dtype=torch.float64, device=models.device)
-        for number in range(len(self.rows)):
-            mine = places == number
-            if mine.any():
-                found[mine] = self._of(number, models[mine])
-        return found
+        return self._gradients.at(models, places).double()
 
     def _of(self, number: int, models: Tensor) -> Tensor:
-        return clipped_sums(self._network, models, dataset=self._data[number], config=self._training).double()
+        places = torch.full((models.shape[0],), number, dtype=torch.int64, device=models.device)
+        return self.chosen(models, places)
 
 
 def strongest(scene: Scene, *, norms: Sequence[float], labels: int, shadows: int, steps: int | None = None) -> Found:

@@ -14,8 +14,13 @@ from torch import nn
 
 from coalmine.training import (
     Adam,
+    Dataset,
     FromModule,
+    Mlp,
+    NasrCnn,
     Neighbours,
+    PartSums,
+    RowGradients,
     Sgd,
     TrainingConfig,
     clipped_sums,
@@ -135,3 +140,27 @@ def test_few_rows_have_the_bits_that_they_have_with_all_padding(name, monkeypatc
                 patch.setattr(services, "_FEW", 0)
                 assert torch.equal(few, clipped_sums(network, lines, dataset=dataset, config=config))
             assert torch.equal(few[5:6], alone)
+
+
+@pytest.mark.parametrize("name", ["perceptron", "cnn"])
+def test_rows_and_parts_that_are_asked_again_are_the_sums_asked_once(name):
+    """Stored trials of the crafted adversaries hang on these bits, too."""
+    network = {"perceptron": Mlp(13, hidden=(7,), classes=3), "cnn": NasrCnn((1, 28, 28), classes=3)}[name]
+    config = TrainingConfig(steps=3, clip=1.0, noise_multiplier=1.0, learning_rate=0.1, sample_rate=0.3)
+    dataset, parts = data_for(network, rows=50), [np.arange(0, 50, 7), np.array([3]), np.arange(8, 50)]
+    start = np.random.default_rng(0).normal(size=(5, parameter_count(network))) * 0.1
+    models, places = torch.from_numpy(start).float(), torch.tensor([4, 2, 2, 0, 4])
+
+    def asked(rows, which=slice(None)):
+        some = Dataset(dataset.x[rows], dataset.y[rows])
+        return clipped_sums(network, models[which], dataset=some, config=config)
+
+    rows = RowGradients(network, rows=dataset, config=config)
+    sums = PartSums(network, dataset=dataset, parts=parts, config=config)
+    for _ in range(2):
+        found = rows.at(models, places)
+        for place, row in enumerate(places.tolist()):
+            assert torch.equal(found[place], asked([row], slice(place, place + 1))[0])
+        together = sums.at(models)
+        for number, part in enumerate(parts):
+            assert torch.equal(together[:, number], asked(part))

@@ -1,5 +1,7 @@
 """Who may ask the server, and what every answer forbids."""
 
+import re
+import socket
 import sqlite3
 
 import pytest
@@ -12,6 +14,7 @@ from coalmine.store import Store
 
 TestClient = pytest.importorskip("starlette.testclient", reason="the extra view, or httpx, is not installed").TestClient
 create_app = pytest.importorskip("coalmine.view.app").create_app
+serve = pytest.importorskip("coalmine.view.server").serve
 
 
 @pytest.fixture
@@ -20,6 +23,21 @@ def stranger(path):
         app = create_app(store, token=TOKEN)
         yield TestClient(app, base_url="http://127.0.0.1:8000", follow_redirects=False)
         app.state.pages.close()
+
+
+def test_the_address_can_be_opened_as_soon_as_it_is_told(path):
+    """Before the server runs: a browser that is quick must not be refused."""
+
+    class EnoughError(Exception):
+        pass
+
+    def ready(address):
+        host, port = re.fullmatch(r"http://(.+):(\d+)/\?token=.+", address).groups()
+        socket.create_connection((host, int(port)), timeout=5).close()
+        raise EnoughError
+
+    with Store.open(path, create=False, read_only=True) as store, pytest.raises(EnoughError):
+        serve(store, ready=ready)
 
 
 @pytest.mark.parametrize("address", ["/", "/static/view.js", "/compare", "/audits/beef/events", "/?token=wrong"])

@@ -33,8 +33,8 @@ def serve(store: Store, *, port: int = 0, ready: Callable[[str], None]) -> None:
             app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_SECONDS
         )
         threading.Thread(target=static_file, args=("vega.js",), daemon=True).start()  # takes two seconds: begin now
-        ready(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
         try:
+            ready(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
             _Server(settings, ending).run(sockets=[listener])
         finally:
             app.state.pages.close()
@@ -60,6 +60,7 @@ def _listening(port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((HOST, number))
+        listener.listen()  # whoever is told the address may open it: until the server runs, callers wait in line
     except OSError as error:
         listener.close()
         raise InvalidInputError(f"port = {port} cannot be used: {error.strerror}; 0 takes a free one") from None

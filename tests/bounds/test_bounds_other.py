@@ -217,16 +217,46 @@ def test_dpsgd_counts_that_refute_nothing():
 
 def test_plan_for_a_perfect_attack_is_the_least_number():
     for method in ("clopper_pearson", "gdp"):
-        for rule in (None, bounds.Sup()):
-            found = bounds.plan(3.0, delta=1e-5, confidence=0.95, method=method, threshold=rule)
-            common = {"delta": 1e-5, "confidence": 0.95, "method": method, "threshold": rule}
-            assert bounds.ceiling(found.trials, positives=found.trials, **common) > 3.0
-            assert found.trials == 1 or bounds.ceiling(found.trials - 1, positives=found.trials - 1, **common) <= 3.0
+        found = bounds.plan(3.0, delta=1e-5, confidence=0.95, method=method)
+        common = {"delta": 1e-5, "confidence": 0.95, "method": method}
+        assert bounds.ceiling(found.trials, positives=found.trials, **common) > 3.0
+        assert found.trials == 1 or bounds.ceiling(found.trials - 1, positives=found.trials - 1, **common) <= 3.0
     found = bounds.plan(4.0, delta=1e-5, confidence=0.95, method="one_run")
     n = found.trials
     for m, enough in ((n, True), (n - 1, False)):
         guesses = bounds.Guesses(canaries=m, guesses=m, correct=m)
         assert (bounds.one_run(guesses, delta=1e-5, confidence=0.95).epsilon > 4.0) == enough
+
+
+@pytest.mark.parametrize(
+    ("claim", "confidence", "method"),
+    [(4.0, 0.95, "clopper_pearson"), (1.0, 0.95, "clopper_pearson"), (4.0, 0.9, "clopper_pearson"), (3.0, 0.99, "gdp")],
+)
+def test_a_perfect_attack_refutes_with_the_planned_trials_whatever_the_seed(claim, confidence, method):
+    """By the sup-test, whose simulated copies make the bound scatter; with one and an eighth fewer no seed refutes."""
+    found = bounds.plan(claim, delta=1e-5, confidence=confidence, method=method, threshold=bounds.Sup())
+
+    def proved(n, seed):
+        perfect = Scores(np.arange(n), n + np.arange(n))
+        common = {"delta": 1e-5, "confidence": confidence, "method": method}
+        return bounds.lower_bound(perfect, threshold=bounds.Sup(seed=seed), **common).epsilon
+
+    assert min(proved(found.trials, seed) for seed in range(8)) >= found.ceiling > claim
+    assert max(proved(math.floor(found.trials * 7 / 8) - 1, seed) for seed in range(8)) <= claim
+
+
+def test_a_plan_of_few_trials_has_its_power():
+    """Of so few trials the statistic has few values: the rough law of the claim promised 80 % where it was 70 %."""
+    found = bounds.plan(
+        2.0, delta=1e-5, confidence=0.95, method="gdp", threshold=bounds.Sup(), attack_epsilon=4.0, copies=3
+    )
+    n, mu, rng = found.trials, 3 * gaussian_mu(4.0, delta=1e-5), np.random.default_rng(8)
+    common = {"delta": 1e-5, "confidence": 0.95, "copies": 3, "threshold": bounds.Sup()}
+    refuted = [
+        bounds.gdp(Scores(rng.normal(size=n), rng.normal(size=n) + mu), **common).epsilon > 2.0 for _ in range(1500)
+    ]
+    assert n < 30
+    assert 0.75 < np.mean(refuted) < 0.95  # five standard errors are 0.052
 
 
 def test_plan_for_a_gaussian_attack_has_the_power_it_says():

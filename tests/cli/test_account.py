@@ -32,7 +32,7 @@ def test_little_noise_has_an_epsilon_although_the_central_limit_has_none(
 def test_the_example_of_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, f"{EXAMPLE} --delta 1e-5 --json")
     assert (found.code, found.err) == (0, "")
-    assert list(found.json) == [*ANALYSES, "advantage", "belief", "belief_exceeded", "counterexamples"]
+    assert list(found.json) == [*ANALYSES, "advantage", "belief", "belief_exceeded", "mechanism", "counterexamples"]
     assert found.json["standard"]["epsilon"] == pytest.approx(5.1926, abs=0.005)
     assert found.json["last_iterate"]["epsilon"] == pytest.approx(4.000528, abs=1e-6)
     assert found.json["last_iterate_worst"]["epsilon"] >= found.json["last_iterate"]["epsilon"]

@@ -250,3 +250,51 @@ def test_parquet(capsys, tmp_path, scores):
     parquet.write_table(table, path)
     by_csv = answer(capsys, "--scores", scores, "--delta", "1e-5")
     assert answer(capsys, "--scores", path, "--delta", "1e-5")["epsilon"] == by_csv["epsilon"]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "ceiling"),
+    [
+        ("--false-positives 0 --negatives 100000 --false-negatives 99100 --positives 100000 --delta 0.01", False),
+        ("--one-run --canaries 1000 --guesses 30 --correct 30 --delta 0.01", True),
+    ],
+)
+def test_a_bound_of_0_is_not_called_no_leakage(capsys, evidence, ceiling):
+    """The first tells the worlds apart beyond doubt, the second has every guess right: at this δ that is not enough."""
+    code, out, _ = run(capsys, *evidence.split())
+    text = " ".join(out.split())
+    assert code == 0
+    assert "no leakage" not in text
+    assert "not even ε = 0 at δ = 0.01" in text
+    assert ("could not have refuted any ε" in text) is ceiling
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        "--false-positives 900 --negatives 1000 --false-negatives 900 --positives 1000",
+        "--one-run --canaries 96 --guesses 96 --correct 0",
+    ],
+)
+def test_counts_that_point_the_wrong_way_are_noted(capsys, evidence):
+    _, out, _ = run(capsys, *evidence.split(), "--delta", "1e-5")
+    assert "points the wrong way" in " ".join(out.split())
+    assert "points the wrong way" in answer(capsys, *evidence.split(), "--delta", "1e-5")["notes"][0]
+
+
+def test_scores_that_point_the_wrong_way_are_noted(capsys, scores):
+    assert "notes" not in answer(capsys, "--scores", scores, "--delta", "1e-5")
+    turned = answer(capsys, "--scores", scores, "--delta", "1e-5", "--member-scores", "lower")
+    assert turned["epsilon"] == 0
+    assert "--member-scores the other way" in turned["notes"][0]
+
+
+def test_one_run_of_dpsgd_takes_its_mechanism(capsys):
+    counts = ["--one-run", "--canaries", 1000, "--guesses", 300, "--correct", 250]
+    guesses = [*counts, "--delta", "1e-5", "--method", "one-run-dpsgd"]
+    found = answer(capsys, *guesses, "--sample-rate", 1, "--steps", 3)
+    assert 2 < found["epsilon"] < found["ceiling"]
+    assert found["details"]["noise_multiplier"] > 1
+    code, _, err = run(capsys, *guesses)
+    assert code == 2
+    assert "--sample-rate is missing" in err

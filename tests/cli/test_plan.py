@@ -35,7 +35,27 @@ def test_attack_of_a_stated_worth(capsys):
 def test_what_fewer_trials_cannot_do_is_said_of_the_method(capsys):
     _, out, _ = run(capsys, "--epsilon", 4, "--delta", "1e-5")
     text = " ".join(out.split())
-    assert "By the method of its row, with as many trials in each world, no audit with fewer" in text
+    assert "an attack that makes no error refutes the claim by the method of its row; with fewer none does" in text
+
+
+def test_neighbours_and_mechanism_are_carried(capsys):
+    replace = ["--epsilon", 4, "--delta", "1e-5", "--relation", "replace", "--sample-rate", 0.1, "--steps", 10]
+    _, out, _ = run(capsys, *replace, "--json")
+    plans = json.loads(out)["plans"]
+    assert {each["relation"] for each in plans} == {"replace"}
+    assert not any("one_run" in each["method"] for each in plans)  # canaries are added or left out
+    steps = {each["method"]: each["mechanism"] and each["mechanism"]["steps"] for each in plans}
+    assert steps == {"clopper_pearson": None, "gdp": None, "dpsgd": 10}
+    _, out, _ = run(capsys, *replace)
+    assert "Neighbours replace a row" in out
+    _, out, _ = run(capsys, "--one-run", "--epsilon", 2, "--delta", "1e-5", "--canaries", 100, "--json")
+    assert json.loads(out)["confidence"] == 0.95
+
+
+def test_a_power_without_an_attack_is_refused(capsys):
+    code, out, err = run(capsys, "--epsilon", 4, "--delta", "1e-5", "--power", 0.9)
+    assert (code, out) == (2, "")
+    assert "--power = 0.9 is not allowed without --attack-epsilon" in err
 
 
 def test_no_number_of_trials_is_not_that_many(capsys):

@@ -120,3 +120,12 @@ def test_how_often_the_belief_is_exceeded() -> None:
     assert truth <= found <= 3 * truth
     assert belief.exceedance(DpSgd(sample_rate=0.0, noise_multiplier=sigma, steps=1), epsilon=epsilon) == 0.0
     assert belief.exceedance(DpSgd(sample_rate=q, noise_multiplier=sigma, steps=1), epsilon=0.0) == 1.0
+
+
+def test_noise_that_is_normal_never_gives_a_delta_of_0() -> None:
+    """The true δ is 1.2e-4893 (mpmath): what is no number any more is rounded up."""
+    mechanism = DpSgd(sample_rate=1.0, noise_multiplier=300.0, steps=1)
+    assert 0.0 < standard.delta(mechanism, epsilon=0.5).delta < 1e-300
+    assert 0.0 < belief.exceedance(mechanism, epsilon=0.5) < 1e-300
+    nothing = DpSgd(sample_rate=0.0, noise_multiplier=300.0, steps=1)
+    assert standard.delta(nothing, epsilon=0.5).delta == belief.exceedance(nothing, epsilon=0.5) == 0.0

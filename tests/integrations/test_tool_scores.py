@@ -160,7 +160,7 @@ def test_what_cannot_be_one_run_is_refused_or_noted(tmp_path):
         read_tool_scores(tmp_path / "a.npz")
     twice = np.concatenate([INCLUDED, ~INCLUDED])
     np.savez(tmp_path / "b.npz", scores=np.arange(2000.0), memberships=twice)
-    with pytest.raises(InvalidInputError, match="scores of 2 models"):
+    with pytest.raises(InvalidInputError, match="those of 2 models"):
         read_tool_scores(tmp_path / "b.npz")
     np.savez(tmp_path / "c.npz", in_scores=INSIDE[:400], out_scores=OUTSIDE[:400])
     assert "Exactly half are members" in read_tool_scores(tmp_path / "c.npz").notes[0]

@@ -22,6 +22,8 @@ from coalmine.theory import curves
 ANALYSES = ("pld", "rdp")
 _POINTS = 256
 _DELTA_FLOOR = 1e-15
+LEAST_POSITIVE = math.ulp(0.0)
+"""The smallest number above 0: what underflows is rounded up to it."""
 
 # The library's T-fold convolution works in the frequency domain, where rounding grows with T: against the exact
 # Gaussian its δ was off by up to 0.25·T·2⁻⁵² either way. Sixteen times as much is added to every δ.
@@ -103,7 +105,7 @@ def delta(mechanism: DpSgd, *, epsilon: float, analysis: str = "pld") -> Guarant
     analysis = _validate.choice("analysis", analysis, ANALYSES)
     if mechanism.sampling is Sampling.SHUFFLE:
         holds = shuffle_delta(mechanism, epsilon=epsilon).delta
-        raise _shuffle_refusal(f"δ = {_validate.rounded_up(holds)} at ε = {epsilon:g}")
+        raise _shuffle_refusal(f"δ = {_validate.rounded_up(holds)} at ε = {epsilon:g}", "shuffle_delta")
     if mechanism.sample_rate == 0.0:
         value = 0.0
     elif analysis == "rdp":
@@ -113,7 +115,12 @@ def delta(mechanism: DpSgd, *, epsilon: float, analysis: str = "pld") -> Guarant
         value = curves.gaussian_delta(gaussian_steps_mu(mechanism), epsilon=epsilon)
     else:
         value = float(_losses.composed(mechanism).get_delta_for_epsilon(epsilon)) + _rounding(mechanism)
-    return _guarantee(mechanism, epsilon, min(1.0, max(0.0, value)), analysis, ())
+    return _guarantee(mechanism, epsilon, min(1.0, max(_least_delta(mechanism), value)), analysis, ())
+
+
+def _least_delta(mechanism: DpSgd) -> float:
+    """Normal noise never gives δ = 0: what is too small for a number is rounded up to the smallest there is."""
+    return LEAST_POSITIVE if mechanism.sample_rate > 0.0 else 0.0
 
 
 def _guarantee(mechanism: DpSgd, epsilon: float, delta: float, analysis: str, note: tuple[str, ...]) -> Guarantee:
@@ -234,7 +241,7 @@ def _check_rdp(mechanism: DpSgd) -> None:
     if mechanism.sample_rate < 1.0 and mechanism.relation is Relation.REPLACE:
         raise UnsupportedError(
             "relation = 'replace' has no RDP analysis of Poisson-sampled batches here: "
-            "use analysis = 'pld', or relation = 'add_remove'"
+            "use the standard analysis (PLD), or relation = 'add_remove'"
         )
 
 
@@ -353,10 +360,10 @@ def _shuffle(mechanism: DpSgd, epsilon: float, delta: float) -> Guarantee:
     )
 
 
-def _shuffle_refusal(what_holds: str) -> UnsupportedError:
+def _shuffle_refusal(what_holds: str, function: str = "shuffle_epsilon") -> UnsupportedError:
     """Shuffling is not Poisson sampling, and accounting for it as if it were understates ε."""
     return UnsupportedError(
         "sampling = 'shuffle' has no amplified guarantee: the analyses of sampled batches need 'poisson'. What does "
         f"hold for shuffled batches, one pass an epoch without amplification, is {what_holds} "
-        "(accounting.standard.shuffle_epsilon)"
+        f"(accounting.standard.{function})"
     )

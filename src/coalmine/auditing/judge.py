@@ -36,7 +36,6 @@ HALF = 1 / 2
 SHARES = (HALF, 1 / 3, 1 / 5, 1 / 10)
 """Shares of the claimed noise that are tried: the largest that would have been refuted is named."""
 _WORDS = {1 / 2: "half", 1 / 3: "a third", 1 / 5: "a fifth", 1 / 10: "a tenth"}
-_WRONG_WAY = 1e-3
 _BLIND = 0.05
 _PART = 0.7
 """Scores that are at most this part as far apart as a claim allows come from an attack much weaker than the best."""
@@ -305,7 +304,7 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
     if np.ptp(np.concatenate([scores.world0, scores.world1])) == 0.0:
         doubts.append("every training has the same score: it tells nothing")
         return doubts
-    if stats.mannwhitneyu(scores.world1, scores.world0, alternative="less").pvalue < _WRONG_WAY:
+    if bounds.points_the_wrong_way(scores):
         doubts.append(
             "the scores are larger in world 0 than in world 1: a larger score must speak for world 1, so give the "
             "score the other sign"

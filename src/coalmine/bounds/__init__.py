@@ -9,6 +9,7 @@
 from coalmine.bounds.anytime import AnytimeAudit, anytime
 from coalmine.bounds.bayesian import bayesian
 from coalmine.bounds.claims import ClaimTest, check_claim, claim_curve, claim_test, less_noise, power, trials_needed
+from coalmine.bounds.direction import points_the_wrong_way
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import EpsilonDelta, Gdp
 from coalmine.bounds.limit import most_provable
@@ -54,6 +55,7 @@ __all__ = [
     "one_run",
     "one_run_fdp",
     "plan",
+    "points_the_wrong_way",
     "power",
     "refutes",
     "trials_needed",

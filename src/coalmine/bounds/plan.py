@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import functools
 import math
@@ -23,7 +24,7 @@ from coalmine.bounds.sup import false_negatives, invert, kept_level, simulate
 from coalmine.bounds.thresholds import Rule, Sup
 from coalmine.bounds.trials import ceiling_of
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.records import DpSgd, Record
+from coalmine.records import DpSgd, Record, Relation
 from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, largest_true, least_whole
 from coalmine.theory.rates import upper_limit
 
@@ -38,8 +39,10 @@ class Plan(Record):
     """How many trials in each world (canaries, for one run) refute ``claim``; None when ``most`` would not do.
 
     Without ``attack_epsilon`` the attack makes no error and ``trials`` is the least number at which the ceiling is
-    above the claim. With it, the attack's scores are two Gaussians worth ``attack_epsilon`` at δ, and ``trials`` is
-    the number at which the claim is refuted with probability ``power`` (simulated; within about 3 %).
+    above the claim; by ``Sup`` the ceiling that all but one seed of its simulated copies in a thousand reach, so that
+    with up to one and a tenth fewer it is a matter of the seed. With it, the attack's scores are two Gaussians worth
+    ``attack_epsilon`` at δ, and ``trials`` is the number at which the claim is refuted with probability ``power``
+    (simulated; within about 3 %). ``mechanism`` is what the method knows of it; its noise multiplier plays no part.
     """
 
     claim: float
@@ -53,6 +56,8 @@ class Plan(Record):
     trials: int | None
     ceiling: float | None
     most: int
+    relation: Relation = Relation.ADD_REMOVE
+    mechanism: DpSgd | None = None
 
 
 def plan(
@@ -66,6 +71,7 @@ def plan(
     power: float = 0.8,
     copies: int = 1,
     mechanism: DpSgd | None = None,
+    relation: Relation = Relation.ADD_REMOVE,
 ) -> Plan:
     """How many trials in each world are needed to refute the claim "(ε, δ)-DP with ε = ``claim``".
 
@@ -79,6 +85,7 @@ def plan(
         power: The wanted chance of refuting the claim, with ``attack_epsilon``.
         copies: k, in how many rows the worlds differ.
         mechanism: For the methods that assume one; its noise multiplier is not used.
+        relation: Which data sets count as neighbours; a mechanism has its own.
 
     Returns:
         The number of trials, or none where it would be beyond ``most``.
@@ -102,7 +109,7 @@ def plan(
         theta = _theta_of(members, claim)
 
         def top(n: int) -> float:
-            return ceiling_of(members, n, n, level=level, rule=threshold)
+            return ceiling_of(members, n, n, level=level, rule=threshold, sure=True)
 
         def enough(n: int) -> bool:
             if mu is None:
@@ -117,6 +124,10 @@ def plan(
             raise InvalidInputError(
                 f"copies, threshold and mechanism are not allowed with method = {method!r}: it has none of them"
             )
+        if relation is not Relation.ADD_REMOVE:
+            raise InvalidInputError(
+                f"relation = {relation.value!r} is not allowed with method = {method!r}: canaries are added or left out"
+            )
 
         def top(n: int) -> float:
             return _one_run(method, n, n, delta=delta, confidence=confidence)
@@ -130,6 +141,8 @@ def plan(
 
         hopeless = False  # a number of canaries that is too large proves less, so the most is not asked first
     trials = None if hopeless else least_whole(enough, start=0, most=most, parts=0 if mu is None else 100)
+    if trials is not None and mu is not None and threshold is not None:
+        trials = _settled(members, theta, mu * copies, trials, level, power=power, seed=threshold.seed)
     return Plan(
         claim=claim,
         delta=delta,
@@ -142,6 +155,8 @@ def plan(
         trials=trials,
         ceiling=top(trials) if trials is not None else None,
         most=most,
+        relation=mechanism.relation if mechanism is not None else relation,
+        mechanism=mechanism,
     )
 
 
@@ -252,9 +267,37 @@ def _power_fixed(family: Family, theta: float, mu: float, n: int, level: float) 
 
 
 def _power_sup(family: Family, theta: float, mu: float, n: int, level: float, seed: int) -> float:
-    """The chance that the sup-test refutes θ, with the attack's scores simulated like the claim's."""
+    """The chance that the sup-test refutes θ, with the attack's scores simulated like the claim's: quick, and rough."""
     copies = max(_SIMULATED_AUDITS, math.ceil(100.0 / level) - 1)
     claimed = simulate(family, family.curve(theta), n, n, simulations=copies, seed=seed)
     attacked = simulate(family, GaussianCurve(mu=mu), n, n, simulations=_SIMULATED_AUDITS, seed=seed + 1)
     rank = math.floor(kept_level(level, n, rule=Sup()) * (copies + 1)) - 1
     return float(np.mean(attacked > np.sort(claimed)[::-1][rank]))
+
+
+def _settled(family: Family, theta: float, mu: float, n: int, level: float, *, power: float, seed: int) -> int:
+    """The number of trials near n from which on the test itself, with its own simulated copies, has this power.
+
+    With few trials its statistic has few values, so one that is refuted or not decides about a tenth of all audits.
+    """
+
+    def enough(trials: int) -> bool:
+        rule = Sup(seed=seed)
+        copies = _SIMULATED_AUDITS
+        attacked = simulate(family, GaussianCurve(mu=mu), trials, trials, simulations=copies, seed=seed + 1)
+        values = np.unique(attacked)
+        first = bisect.bisect_left(
+            range(values.size),
+            True,
+            key=lambda place: invert(family, trials, trials, float(values[place]), level=level, rule=rule) > theta,
+        )
+        return first < values.size and float(np.mean(attacked >= values[first])) >= power
+
+    step = max(1, n // 50)
+    if enough(n):
+        while n > step and enough(n - step):
+            n -= step
+        return n
+    while n < _MOST_TRIALS and not enough(n):
+        n = min(n + step, _MOST_TRIALS)
+    return n

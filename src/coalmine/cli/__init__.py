@@ -126,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
             result = _STOPPED
         except BaseException as error:  # noqa: BLE001 - an exit code of Python's own would be taken for a verdict
             result, message = _explain(error, command, given)
-            if result == _OUR_ERROR and os.environ.get("COALMINE_DEBUG"):
+            if result == _OUR_ERROR and os.environ.get("COALMINE_DEBUG", "0") != "0":
                 traceback.print_exc()
             if message:
                 _complain(message)

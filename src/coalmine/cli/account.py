@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
@@ -80,7 +81,8 @@ def account(
         "belief_exceeded": belief.exceedance(mechanism, epsilon=bound) if bound < math.inf else 0.0,
     }
     if as_json:
-        print_json({**entries, **risk, **({"counterexamples": counter} if counter else {})})
+        shown = {"mechanism": dataclasses.asdict(mechanism), **({"counterexamples": counter} if counter else {})}
+        print_json({**entries, **risk, **shown})
     else:
         _show(mechanism, entries, "epsilon" if epsilon is None else "delta", counter=counter, **risk)
 
@@ -151,7 +153,7 @@ def _show(
     proved, predicted = entries["standard"], entries["last_iterate"]
     lines = [
         f"Proved: {sign} is at most {_figure(proved, wanted)} at {at}, even if every model along the way is seen.",
-        for_one_person(advantage=advantage, belief=belief, exceeded=belief_exceeded),
+        for_one_person(advantage=advantage, belief=belief, exceeded=belief_exceeded, relation=mechanism.relation),
     ]
     if wanted in predicted:
         lines.append(

@@ -12,13 +12,16 @@ from coalmine.cli._output import Json, number, print_json, print_lines, print_ta
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
-    from coalmine.bounds import Method, Optimistic
+    from coalmine.bounds import Guesses, Method, Optimistic
     from coalmine.bounds.thresholds import Rule
     from coalmine.integrations.tool_files import ToolScores
     from coalmine.integrations.tool_formulas import ToolClaim
-    from coalmine.records import DpSgd, Estimate, LowerBound, OneRunScores, Scores
+    from coalmine.records import Counts, DpSgd, Estimate, LowerBound, OneRunScores, Scores
 
-_METHODS = ("clopper-pearson", "gdp", "dpsgd", "bayesian", "anytime", "one-run", "one-run-fdp")
+_METHODS = (
+    *("clopper-pearson", "gdp", "dpsgd", "bayesian", "anytime", "anytime-gdp"),
+    *("one-run", "one-run-fdp", "one-run-dpsgd"),
+)
 _SOURCES = ("auto", "coalmine", "jax-privacy", "opake", "privacyguard", "ml-privacy-meter")
 _RULES = "sup, ranks, holdout, holdout:FRACTION, bonferroni, bonferroni:VALUE,VALUE,…, dkw, given:VALUE or optimistic"
 
@@ -29,8 +32,8 @@ def bound(
     method: Annotated[
         str | None,
         typer.Option(
-            help="clopper-pearson (assumes nothing; default), gdp, dpsgd, bayesian, anytime; with --one-run: one-run "
-            "(default) or one-run-fdp.",
+            help="clopper-pearson (assumes nothing; default), gdp, dpsgd, bayesian, anytime, anytime-gdp; with "
+            "--one-run: one-run (default), one-run-fdp or one-run-dpsgd.",
             autocompletion=beginning_with(lambda: _METHODS),
         ),
     ] = None,
@@ -57,10 +60,16 @@ def bound(
     member_scores: Annotated[
         str, typer.Option(help="higher or lower: which scores speak for a member (world 1).")
     ] = "higher",
-    threshold: Annotated[str | None, typer.Option(help=f"How the threshold of scores is chosen: {_RULES}.")] = None,
+    threshold: Annotated[
+        str | None,
+        typer.Option(
+            help=f"How the threshold of scores is chosen: {_RULES}. sup (default) tries all and pays for it; ranks "
+            "(default for dpsgd, for gdp and dpsgd alone) looks at all errors together."
+        ),
+    ] = None,
     copies: Annotated[int, typer.Option(help="k: in how many rows the worlds differ.")] = 1,
-    sample_rate: Annotated[float | None, typer.Option(help="q, for the method dpsgd.")] = None,
-    steps: Annotated[int | None, typer.Option(help="T, for the method dpsgd.")] = None,
+    sample_rate: Annotated[float | None, typer.Option(help="q, for dpsgd and one-run-dpsgd.")] = None,
+    steps: Annotated[int | None, typer.Option(help="T, for dpsgd and one-run-dpsgd.")] = None,
     family: Annotated[
         str | None,
         typer.Option(
@@ -90,9 +99,9 @@ def bound(
 
     Scores of other auditing tools are read as they are, and what those tools would claim is shown beside what holds.
     """
-    from coalmine.bounds import Evidence
+    from coalmine.bounds import Evidence, Guesses
     from coalmine.cli._evidence import choose_method, known_mechanism
-    from coalmine.records import OneRunScores
+    from coalmine.records import Counts, OneRunScores
 
     foreign = _foreign(scores, source, scores_out, one_run=one_run, member_scores=member_scores)
     if foreign is not None:
@@ -104,23 +113,25 @@ def bound(
     given = (
         foreign.evidence if foreign is not None else _own(scores, one_run=bool(one_run), member_scores=member_scores)
     )
-    counts = {
+    counts: dict[str, Any] = {
         "false_positives": false_positives,
         "negatives": negatives,
         "false_negatives": false_negatives,
         "positives": positives,
     }
-    guessed = {"canaries": canaries, "guesses": guesses, "correct": correct}
+    guessed: dict[str, Any] = {"canaries": canaries, "guesses": guesses, "correct": correct}
     found: LowerBound | Estimate
     if one_run:
-        unused = {**counts, "threshold": threshold, "sample_rate": sample_rate, "steps": steps}
+        unused = {**counts, "threshold": threshold}
         _refuse({**unused, "copies": None if copies == 1 else copies}, "with --one-run")
+        mechanism = known_mechanism(chosen, sample_rate=sample_rate, steps=steps, sampling=sampling, relation=relation)
+        neighbours = {"relation": relation_named(relation)} if mechanism is None else {"mechanism": mechanism}
         found = _one_run(
             chosen,
             guessed,
             given,
             numbers=(guess_in, guess_out),
-            common={"delta": delta, "confidence": confidence, "relation": relation_named(relation), "seed": seed},
+            common={"delta": delta, "confidence": confidence, "seed": seed, **neighbours},
         )
     else:
         _refuse({**guessed, "guess_in": guess_in, "guess_out": guess_out}, "without --one-run")
@@ -139,13 +150,14 @@ def bound(
         from coalmine.integrations.tool_formulas import tool_claims
 
         claims = tool_claims(foreign, delta=delta, confidence=confidence, seed=seed)
-    notes = _notes(given) if foreign is None else ()
+    notes = _notes(given if given is not None else Guesses(**guessed) if one_run else Counts(**counts))
     if as_json:
         more = _claimed(foreign, claims) if foreign is not None else {"notes": list(notes)} if notes else {}
         print_json(found.to_dict() | more)
         return
     _show(found)
-    print_lines([f"Note: {note}" for note in notes])
+    if foreign is None:
+        print_lines([f"Note: {note}" for note in notes])
     if foreign is not None:
         _show_claims(foreign, claims)
 
@@ -189,12 +201,28 @@ def _own(path: Path | None, *, one_run: bool, member_scores: str) -> Scores | On
     return Scores(sign * trials.world0, sign * trials.world1)
 
 
-def _notes(given: Scores | OneRunScores | None) -> tuple[str, ...]:
-    """What a reader should know of scores in a file of our own."""
+def _notes(evidence: Scores | OneRunScores | Counts | Guesses) -> tuple[str, ...]:
+    """What a reader should know of counts and of scores in a file of our own."""
+    from coalmine.bounds import points_the_wrong_way
     from coalmine.bounds.one_run import coin_notes
-    from coalmine.records import OneRunScores
+    from coalmine.records import OneRunScores, Scores
 
-    return coin_notes(int(given.included.sum()), given.included.size) if isinstance(given, OneRunScores) else ()
+    notes: list[str] = []
+    if isinstance(evidence, OneRunScores):
+        notes += coin_notes(int(evidence.included.sum()), evidence.included.size)
+    if points_the_wrong_way(evidence):
+        scored = isinstance(evidence, OneRunScores | Scores)
+        notes.append(
+            "The evidence points the wrong way: "
+            + (
+                "members (world 1) have the smaller scores, though larger ones were said to speak for them. If these "
+                "are losses, or if the sign was changed twice, say --member-scores the other way"
+                if scored
+                else "it is wrong more often than guessing would be, so the two answers seem to be exchanged"
+            )
+            + " (in advance: a direction chosen on the evidence is not paid for)."
+        )
+    return tuple(notes)
 
 
 def _claimed(foreign: ToolScores, claims: tuple[ToolClaim, ...]) -> dict[str, Any]:
@@ -379,19 +407,22 @@ def _show_bound(found: LowerBound) -> None:
         rows.append(("ceiling", up(found.ceiling, 4)))
     print_table("Lower bound", ("what", "value"), rows)
     level = 1.0 - found.confidence
+    about = "about " if found.threshold_rule in ("sup", "ranks") else ""  # simulated copies scatter
     lines = [
         (
             f"{_any_claim(found)} of an ε below {proved} at δ = {found.delta:g} is refuted. If all that "
             f"is assumed holds, a bound like this is too high in at most {100 * level:.3g}% of audits."
             if found.epsilon > 0.0
-            else "Nothing is refuted: these trials are consistent with no leakage at all. That is not a proof of "
-            "privacy; a better attack or more trials may find more."
+            else f"Nothing is refuted by this method, not even ε = 0 at δ = {found.delta:g}. That is no proof of "
+            "privacy: a better attack, more trials or a smaller δ may show more."
         )
     ]
-    if found.ceiling is not None:
+    if found.ceiling == 0.0:
+        lines.append("So little evidence could not have refuted any ε, whatever the truth is (its ceiling is 0).")
+    elif found.ceiling is not None:
         lines.append(
-            f"With this many trials even an attack without error proves no more than {up(found.ceiling, 4)} (the "
-            "ceiling): a claim above it cannot be refuted here, whatever the truth is."
+            f"With this many trials even an attack without error proves no more than {about}{up(found.ceiling, 4)} "
+            "(the ceiling): a claim above it cannot be refuted here, whatever the truth is."
         )
     print_lines([*lines, *_assumptions(found.assumptions)])
 
@@ -401,7 +432,7 @@ def _any_claim(found: LowerBound) -> str:
     from coalmine.bounds.methods import METHODS
 
     method = METHODS[found.method]
-    return "Any claim" if method.decides else f"{method.words.removesuffix(', one training')}, any claim"
+    return "Any claim" if method.decides else f"{method.words.partition(', ')[0]}, any claim"
 
 
 def _assumptions(words: tuple[str, ...]) -> list[str]:

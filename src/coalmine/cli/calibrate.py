@@ -46,7 +46,8 @@ def calibrate(
     )
     statement = found.statement.to_dict()
     if as_json:
-        print_json({"noise_multiplier": found.noise_multiplier, "target": found.target, **statement})
+        parts = {"sample_rate": sample_rate, "steps": steps, "sampling": sampling_named(sampling)}
+        print_json({"noise_multiplier": found.noise_multiplier, "target": found.target, **parts, **statement})
         return
     shown = (at_most if isinstance(found.statement, Guarantee) else number)(found.statement.epsilon, 6)
     print_table(

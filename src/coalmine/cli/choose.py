@@ -167,6 +167,7 @@ def _show(choice: Choice) -> None:
                 advantage=choice.actual_advantage["exact"],
                 belief=choice.belief,
                 exceeded=choice.belief_exceeded["exact"],
+                relation=choice.relation,
             ),
             f"The classical noise comes from the paper's ε = {choice.epsilon:.4f}, which is that of one release, "
             f"nothing sampled: there it goes with a belief of {100 * choice.belief:.2f}% and an advantage of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -50,7 +51,7 @@ def counterexample(
         weight = 1.0 if example == "zeroing" else 0.5 if regularizer is None else regularizer
         found = counterexamples.regularized(mechanism, regularizer=weight, delta=delta)
     if as_json:
-        print_json({**found.to_dict(), "example": example})
+        print_json({**found.to_dict(), "example": example, "mechanism": dataclasses.asdict(mechanism)})
     elif isinstance(found, encoding.Encoded):
         _show_encoded(found)
     else:

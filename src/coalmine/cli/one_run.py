@@ -479,7 +479,7 @@ def show_plan(
             {**each.to_dict(), "price": None if price is None else dataclasses.asdict(price)}
             for each, price in zip(found, prices, strict=True)
         ]
-        print_json({"claim": claim.to_dict(), "least": least, "forecasts": rows})
+        print_json({"claim": claim.to_dict(), "confidence": confidence, "least": least, "forecasts": rows})
         return
     words = "the best attack there is" if attack_epsilon is None else f"an attack worth {attack_epsilon:g}"
     print_table(

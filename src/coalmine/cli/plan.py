@@ -33,7 +33,9 @@ def plan(
     attack_epsilon: Annotated[
         float | None, typer.Option(help="What the attack is worth: two Gaussians with this ε at δ.")
     ] = None,
-    power: Annotated[float, typer.Option(help="With --attack-epsilon: wanted chance of refuting the claim.")] = 0.8,
+    power: Annotated[
+        float | None, typer.Option(help="With --attack-epsilon: wanted chance of refuting the claim (0.8).")
+    ] = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -72,7 +74,7 @@ def plan(
     setting once for each m and once without canaries, and shows the accuracy side by side.
     """
     if one_run:
-        left_out = {"method": method, "family": family, "power": power != 0.8, "copies": copies != 1}
+        left_out = {"method": method, "family": family, "power": power is not None, "copies": copies != 1}
         for name, given in left_out.items():
             if given:
                 raise InvalidInputError(f"{name} is not allowed with one_run: expected it without --one-run")
@@ -96,13 +98,16 @@ def plan(
     from coalmine.cli._evidence import choose_method, known_mechanism
 
     epsilon = _validate.non_negative("epsilon", epsilon)
+    neighbours = relation_named(relation)
+    if attack_epsilon is None and power is not None:
+        raise InvalidInputError(f"power = {power} is not allowed without --attack-epsilon: expected both or neither")
     parts: dict[str, Any] = {"sample_rate": sample_rate, "steps": steps, "sampling": sampling, "relation": relation}
     if method is not None:
         methods = [choose_method(method, family)]
     else:
         known = sample_rate is not None or steps is not None
         names = ["clopper-pearson", *(["gdp"] if delta > 0.0 else []), *(["dpsgd"] if known else [])]
-        if copies == 1:
+        if copies == 1 and neighbours is Relation.ADD_REMOVE:
             names += ["one-run", "one-run-fdp"] if delta > 0.0 else ["one-run"]
         methods = [choose_method(name, family if name == "dpsgd" else None) for name in names]
     plans: list[Plan] = []
@@ -116,9 +121,10 @@ def plan(
                 method=each.name,
                 threshold=rule,
                 attack_epsilon=attack_epsilon,
-                power=power,
+                power=0.8 if power is None else power,
                 copies=copies,
                 mechanism=None if ignored else known_mechanism(each, **parts),
+                relation=neighbours,
             )
             for rule in ((None, bounds.Sup()) if each.evidence is bounds.Evidence.TRIALS else (None,))
         ]
@@ -173,8 +179,9 @@ def _show(plans: list[Plan]) -> None:
     if first.attack_epsilon is None:
         attack = "an attack that makes no error"
         meaning = (
-            "By the method of its row, with as many trials in each world, no audit with fewer of them can refute the "
-            "claim, however strong the attack. A real attack needs more: say what it is worth with --attack-epsilon."
+            "With as many trials in each world an attack that makes no error refutes the claim by the method of its "
+            "row; with fewer none does, however strong (by sup, whose simulations scatter, with one and a tenth "
+            "fewer). A real attack needs more: say what it is worth with --attack-epsilon."
         )
     else:
         attack = f"an attack worth {first.attack_epsilon:g}, {100 * first.power:g}% of the time"
@@ -198,6 +205,8 @@ def _show(plans: list[Plan]) -> None:
         ("method", "threshold", "trials needed", "ceiling"),
         rows,
     )
+    if first.relation is Relation.REPLACE:
+        groups.append("Neighbours replace a row: one row of the training set is another.")
     print_lines(
         [
             meaning,

@@ -42,7 +42,8 @@ def read_canaries(path: Path) -> OneRunScores:
         name = names[where[counts > 1][0]]
         rows = np.flatnonzero(names == name)[:2] + first
         raise InvalidInputError(
-            f"{path}: id {name!r} occurs in row {rows[0]} and again in row {rows[1]}: expected one row for each canary"
+            f"{path}: id {str(name)!r} occurs in row {rows[0]} and again in row {rows[1]}: expected one row for each "
+            "canary"
         )
     return OneRunScores(included.astype(np.int64), scores, names)
 
@@ -112,7 +113,8 @@ def _reading(path: Path, wanted: tuple[str, ...]) -> Iterator[None]:
     """What goes wrong with the file itself, in one line."""
     if not path.is_file():
         names = f" with {','.join(wanted)}" if wanted else ""
-        raise InvalidInputError(f"{path}: no such file: expected a CSV, .npz, .json or .parquet file{names}")
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise InvalidInputError(f"{path}: {what}: expected a CSV, .npz, .json or .parquet file{names}")
     try:
         yield
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -170,7 +172,9 @@ def _archive(path: Path) -> Iterator[Any]:
     except (ValueError, KeyError, EOFError) as error:
         if isinstance(error, InvalidInputError):
             raise
-        raise InvalidInputError(f"{path}: not a plain .npz file of number arrays: {error}") from None
+        # NumPy takes what is no archive for a pickle and advises to load it all the same: nobody should.
+        why = "pickled objects are never loaded" if "pickle" in str(error) else error
+        raise InvalidInputError(f"{path}: not a plain .npz file of number arrays: {why}") from None
     except Exception as error:  # noqa: BLE001 - zipfile raises its own kinds for damaged archives
         raise InvalidInputError(f"{path}: not a .npz file: {error}") from None
 

@@ -119,7 +119,9 @@ def read_tool_scores(
     if tool == "auto":
         found = detect_tool(path) if nonmembers is None else None
         if found is None:
-            what = "names of one tool in the file" if nonmembers is None else "the tool's name beside two files"
+            what = (
+                "names of one tool in the file" if nonmembers is None else "the tool's name beside two files (--from)"
+            )
             raise _validate.reject("tool", tool, f"{what}, or one of {', '.join(TOOLS)}")
         tool = found
     if one_run is None and tool == "jax-privacy":
@@ -186,8 +188,9 @@ def _check_models(path: Path, inside: NDArray[np.bool_]) -> None:
         each, rest = divmod(inside.size, models)
         if rest == 0 and each >= 20 and np.array_equal(inside[:each], ~inside[each : 2 * each]):
             raise InvalidInputError(
-                f"{path}: scores of {models} models, of which the second has just the members that the first has not: "
-                "their coins are not independent; expected the file of one model (attack_result_0.npz)"
+                f"{path}: its labels are those of {models} models, one after the other, of which the second has just "
+                "the members that the first has not: their coins are not independent; expected the file of one model "
+                "(attack_result_0.npz). If it is one model, sorted by membership, put its scores in random order"
             )
 
 

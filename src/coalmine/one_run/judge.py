@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from coalmine import _validate
+from coalmine.bounds.direction import points_the_wrong_way
 from coalmine.bounds.methods import METHODS
 from coalmine.bounds.one_run import Guesses, count_guesses, one_run
 from coalmine.bounds.one_run_dpsgd import one_run_dpsgd
@@ -40,8 +41,6 @@ _DISTANCE, _ROUNDING = 2.3, 0.02
 """Kolmogorov: √n times the distance exceeds 2.3 with probability 2·exp(−2·2.3²) = 5e-5; and losses are rounded up."""
 _PARTS, _LOOSE, _PILED = 100, 1.2, 2.5e-5
 """Parts of equal chance under the claim; how much more a part may have, as losses are rounded; how rarely yet more."""
-_WRONG_WAY = 1e-3
-"""Fewer right guesses than this share of coin flippers has: the scores point the wrong way."""
 _BLIND = 1e-3
 """Scores that know nothing look better than they are with this probability (ranks of Mann and Whitney)."""
 _ALIKE, _ALIKE_ROWS = 5, 0.01
@@ -384,7 +383,7 @@ def _blind(scores: OneRunScores, counted: Guesses) -> str | None:
     inside, outside = scores.score[scores.included], scores.score[~scores.included]
     if np.ptp(scores.score) == 0.0:
         return "every canary has the same score"
-    if special.bdtr(counted.correct, counted.guesses, 0.5) < _WRONG_WAY:
+    if points_the_wrong_way(counted):
         return (
             "the scores point the wrong way: a larger score must speak for a canary that is in (minus the loss, not "
             "the loss)"

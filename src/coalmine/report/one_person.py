@@ -30,21 +30,28 @@ if TYPE_CHECKING:
     from coalmine.auditing.results import AdversaryResult, AuditResult
 
 
-def for_one_person(*, advantage: float, belief: float, exceeded: float) -> str:
+def for_one_person(
+    *, advantage: float, belief: float, exceeded: float, relation: Relation = Relation.ADD_REMOVE
+) -> str:
     """What is proved about the guesses and the belief of someone who starts at even odds.
+
+    Where a row is replaced they know two rows of which one was used, and guess which.
 
     The share of trainings beyond (``exceeded``) belongs to this very limit and to no other: where the limit is too near
     to certainty to be shown, no share is either.
     """
-    within = "They become at most {} sure that it was"
+    replaced = relation is Relation.REPLACE
+    unknown = "which of two rows stands in one place of it" if replaced else "whether one person's row was in it"
+    truth = "which" if replaced else "that it was"
+    within = f"They become at most {{}} sure {truth}"
     if exceeded > 0.0:
-        within += f", except in at most {percent(exceeded)} of all trainings with it"
-    beyond = "What is proved hardly limits how sure they become: they may be {} sure that it was"
+        within += f", except in at most {percent(exceeded)} of all trainings{'' if replaced else ' with it'}"
+    beyond = f"What is proved hardly limits how sure they become: they may be {{}} sure {truth}"
     sure = limit(up_percent(belief), within=within, beyond=beyond)
     if exceeded >= 1.0:
         sure = "How sure they become is not limited by this ε: any training with it may end beyond"
     return (
-        "For one person: someone who knows all of the training data except whether one person's row was in it, and "
+        f"For one person: someone who knows all of the training data except {unknown}, and "
         f"starts at even odds, guesses right at most {up(50 * (1 + advantage), 1)}% of the time (50% is random "
         f"guessing; advantage {up(advantage, 4)}). {sure}."
     )

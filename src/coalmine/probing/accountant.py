@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import coalmine
 from coalmine import _validate
 from coalmine.accounting import sequence, standard
 from coalmine.errors import InvalidInputError
@@ -94,13 +92,11 @@ def check_accountant(
         measured.append(_epsilons(value, theirs.name, real, delta))
     if target_epsilon is not None:
         measured.append(_target(_validate.positive("target_epsilon", target_epsilon), real, delta))
-    opacus = sys.modules.get("opacus")
     return ProbeReport(
         subject=f"the accountant ({theirs.name})",
         measurements=tuple(measured),
         level=0.0,
         seconds=time.perf_counter() - started,
-        versions={"coalmine": coalmine.__version__} | ({"opacus": str(opacus.__version__)} if opacus else {}),
     )
 
 

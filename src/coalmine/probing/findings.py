@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import platform
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+import coalmine
 from coalmine.records import Outcome, Record, Verdict, plain
 
 if TYPE_CHECKING:
@@ -103,6 +106,14 @@ class Measurement:
         return cls(**{**tree, "findings": findings, "details": dict(tree["details"])})
 
 
+def _versions() -> dict[str, str]:
+    """What ran: Python, Coalmine, and the libraries that are loaded."""
+    loaded = {name: sys.modules.get(name) for name in ("numpy", "torch", "opacus", "jax")}
+    return {"coalmine": coalmine.__version__, "python": platform.python_version()} | {
+        name: str(module.__version__) for name, module in loaded.items() if module is not None
+    }
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProbeReport:
     """Every measurement of a probe, and the verdict: refuted where a fault was found, inconclusive where it was blind.
@@ -114,7 +125,7 @@ class ProbeReport:
     measurements: tuple[Measurement, ...]
     level: float
     seconds: float
-    versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    versions: Mapping[str, str] = dataclasses.field(default_factory=_versions)
     details: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

@@ -115,6 +115,18 @@ class PrivateStep:
         return self.noise_multiplier * self.unit
 
     @property
+    def promise(self) -> dict[str, Any]:
+        """What was promised, as plain JSON types."""
+        return {
+            "clip_norm": self.clip_norm,
+            "noise_multiplier": self.noise_multiplier,
+            "divisor": self.divisor,
+            "sensitivity": self.allowed,
+            "relation": self.relation.value,
+            "sampling": self.sampling.value,
+        }
+
+    @property
     def title(self) -> str:
         """What the report calls the step."""
         return self.name or getattr(self.step, "__name__", type(self.step).__name__)

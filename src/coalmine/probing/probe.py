@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-
-import coalmine
 from coalmine import _validate
 from coalmine.probing import (
     additivity,
@@ -86,6 +81,7 @@ def probe(
     Returns:
         the report: refuted where a fault was found, inconclusive where a measure was blind, else consistent.
 
+    >>> import torch
     >>> weight = torch.zeros(3)
     >>> def step(rows):
     ...     clipped = rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)
@@ -113,22 +109,9 @@ def probe(
         measurements=tuple(measured),
         level=level,
         seconds=time.perf_counter() - began,
-        versions={
-            "coalmine": coalmine.__version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
         details={
             "runs": runs,
-            "promise": {
-                "clip_norm": subject.clip_norm,
-                "noise_multiplier": subject.noise_multiplier,
-                "divisor": subject.divisor,
-                "sensitivity": subject.allowed,
-                "relation": subject.relation.value,
-                "sampling": subject.sampling.value,
-            },
+            "promise": subject.promise,
         },
     )
     if store is not None:

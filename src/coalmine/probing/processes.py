@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-import coalmine
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.probing.batches import Draws
@@ -75,13 +74,11 @@ def probe_processes(
     if make_loader is not None:
         draws = Draws(rows=seen["rows"], ranks=_ranks(seen["batches"]))
         measured += probe_draws(draws, sample_rate=seen["rate"], level=share).measurements
-    torch = sys.modules.get("torch")
     return ProbeReport(
         subject=f"{functions['step']} on {processes} processes",
         measurements=tuple(measured),
         level=level,
         seconds=time.perf_counter() - started,
-        versions={"coalmine": coalmine.__version__} | ({"torch": str(torch.__version__)} if torch else {}),
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-import coalmine
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.probing import laws
@@ -134,7 +132,6 @@ def probe_draws(
         measurements=tuple(measurements),
         level=level,
         seconds=time.perf_counter() - started,
-        versions=_versions(),
     )
 
 
@@ -218,11 +215,3 @@ def _blind(check: Check, counted: Counted, rate: float, share: float) -> str:
         all_equal = float((laws.binomial_pmf(counted.rows, rate) ** len(counted.steps)).sum())
         return f"batches of a fixed size would have been missed: {more}" if all_equal > share else ""
     return ""
-
-
-def _versions() -> dict[str, str]:
-    """What ran."""
-    loaded = {name: sys.modules.get(name) for name in ("torch", "opacus")}
-    return {"coalmine": coalmine.__version__} | {
-        name: str(module.__version__) for name, module in loaded.items() if module is not None
-    }

@@ -6,7 +6,6 @@ first is in :mod:`coalmine.integrations.jax.reading`; each measure has a module 
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,6 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-import coalmine
 from coalmine import _validate
 from coalmine.integrations.jax import (
     additivity,
@@ -113,23 +111,10 @@ def probe(
         measurements=tuple(measured),
         level=level,
         seconds=time.perf_counter() - began,
-        versions={
-            "coalmine": coalmine.__version__,
-            "jax": jax.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
         details={
             "runs": bench.runs,
             "draws": [str(one) for one in bench.draws],
-            "promise": {
-                "clip_norm": subject.clip_norm,
-                "noise_multiplier": subject.noise_multiplier,
-                "divisor": subject.divisor,
-                "sensitivity": subject.allowed,
-                "relation": subject.relation.value,
-                "sampling": subject.sampling.value,
-            },
+            "promise": subject.promise,
         },
     )
 

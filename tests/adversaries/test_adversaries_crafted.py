@@ -296,7 +296,7 @@ def test_parts_of_many_rows_stand_for_all_of_them():
             stream=np.random.default_rng(seed),
         )  # fmt: skip
         background.renew(1, models)
-        shares, directions = background._shares[0].numpy(), background._directions[0].numpy()
+        shares, directions = background._known.shares[0].numpy(), background._known.directions[0].numpy()
         seen += directions.T @ np.diag(background.noise * shares / (1 - shares)) @ directions / 60
     spread = dense - (SIGMA * CLIP) ** 2 * np.eye(PARAMETERS)
     assert np.linalg.norm(seen - spread, 2) < 0.1 * np.linalg.norm(spread, 2)
@@ -317,6 +317,65 @@ def test_whoever_asks_for_a_models_own_background_first_it_is_looked_at_once(mon
     known = rows.Candidates([rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background)
     seen, _ = watched(given, BestRow(known, copies=1, rechoose=1), ratio_of(given, known, background))
     assert len(calls) == len(seen) == 3
+
+
+@pytest.mark.parametrize("failing", [0, 3, 4])
+def test_a_look_that_runs_out_of_memory_leaves_nothing_of_another_stack(monkeypatch, failing):
+    """The stack is then played again, halved or not: its first look, or that of the next stack, must be its own."""
+    given = small(steps=3)
+    x, y = np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2
+
+    def scores(fails):
+        looks, look = [], OwnBackground._look
+
+        def looked(self, seen):
+            looks.append(len(seen.models))
+            if len(looks) - 1 == fails:
+                raise MemoryError
+            look(self, seen)
+
+        monkeypatch.setattr(OwnBackground, "_look", looked)
+        background = own(given)
+        known = rows.Candidates(
+            [rows.Row(x, y, 0.0, "")], network=NETWORK, training=given.training, background=background
+        )
+        found = train(
+            NETWORK, neighbours=Neighbours(given.base, canary=BestRow(known, copies=1, rechoose=1)),
+            config=given.training, fingerprint="ratio", trials=range(6), worlds=[0, 1] * 3,
+            observer=ratio_of(given, known, background), stack=4,
+        )  # fmt: skip
+        monkeypatch.setattr(OwnBackground, "_look", look)
+        assert background._seen is None  # what is as large as many stacks is dropped
+        return found.scores, looks
+
+    clean, looks = scores(None)
+    assert looks == [4, 4, 4, 2, 2, 2]
+    again, retried = scores(failing)
+    assert len(retried) > len(looks)
+    np.testing.assert_array_equal(again, clean)
+
+
+def test_the_best_row_is_asked_anew_after_another_look():
+    """Models that did not move may have a background that was looked at for others before, or was forgotten."""
+    given, models = small(), random_models(3)
+    points = [(np.array([2.0, 0.0, -1.0, 1.0, 0.0]), 2), (np.array([0.0, 1.5, 0.0, -2.0, 1.0]), 0)]
+    background = own(given)
+    known = rows.Candidates(
+        [rows.Row(x, y, 0.0, "") for x, y in points], network=NETWORK, training=given.training, background=background
+    )
+    background.renew(1, models)
+    first, calls = known.gradients(models), background.looks
+    assert known.gradients(models) is first
+    background.renew(1, models)
+    assert (background.looks, known.gradients(models) is first) == (calls, True)
+    background.renew(1, models + 1.0)
+    background.renew(1, models)
+    again = known.gradients(models)
+    assert again is not first
+    assert all(torch.equal(one, other) for one, other in zip(again, first, strict=True))
+    background.forget()
+    with pytest.raises(RuntimeError, match="before it has looked"):
+        background.strengths(first[0])
 
 
 def test_in_a_convolution_network_from_another_start_only_its_own_background_leaves_what_it_says():

@@ -9,6 +9,7 @@ from scipy import stats
 
 from coalmine.adversaries import Scene, adversary
 from coalmine.adversaries.crafters.adaptive import AdaptiveExamples
+from coalmine.adversaries.crafters.background import OwnBackground
 from coalmine.training import (
     Dataset,
     GaussianSteps,
@@ -29,12 +30,12 @@ PART = np.array([17, 4, 5, 22, 9])
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def scene(network, shape, *, rows=80):
+def scene(network, shape, *, rows=80, initialization=None):
     rng = np.random.default_rng(0)
     base = Dataset(rng.uniform(size=(rows, *shape)).astype(np.float32), rng.integers(0, 10, size=rows))
     config = TrainingConfig(
         steps=10, clip=1.0, noise_multiplier=0.8, learning_rate=0.3, sample_rate=0.2,
-        initialization=Glorot(scale=0.0),
+        initialization=initialization or Glorot(scale=0.0),
     )  # fmt: skip
     return Scene(base=base, classes=10, network=network, training=config)
 
@@ -67,9 +68,9 @@ def test_every_adversary_plays_on_a_gpu(name, copies, kind):
 
 @pytest.mark.parametrize("name", LADDER[7:])
 def test_backgrounds_of_the_models_own_are_those_of_any_stack(name):
-    """80 rows in 64 parts, and 2,400, whose sums go through the kernels of the stages."""
+    """80 and 2,400 rows in 64 parts, models from starts of their own."""
     for rows in (80, 2400):
-        given = scene(NasrCnn((1, 28, 28), classes=10), (1, 28, 28), rows=rows)
+        given = scene(NasrCnn((1, 28, 28), classes=10), (1, 28, 28), rows=rows, initialization=Glorot())
         options = {"copies": 2, "norms": (2.5,), "labels": 1, "shadows": 1, "background": "own"}
         attack = adversary(name, **options).craft(given)
         whole, part = (
@@ -81,6 +82,27 @@ def test_backgrounds_of_the_models_own_are_those_of_any_stack(name):
         )  # fmt: skip
         np.testing.assert_array_equal(whole[PART], part)
         assert np.unique(whole).size > 12
+
+
+def test_a_background_of_many_models_on_cuda_is_that_of_a_few():
+    """More than are looked at together, so a split lies between them; directions differ from model to model."""
+    network = NasrCnn((1, 28, 28), classes=10)
+    given = scene(network, (1, 28, 28), rows=130)
+    generator = torch.Generator("cuda").manual_seed(0)
+    models = 0.05 * torch.randn((300, parameter_count(network)), device="cuda", generator=generator)
+    gradients = torch.randn(models.shape, device="cuda", generator=generator)
+
+    def looked(which):
+        background = OwnBackground(
+            given.base, network=network, training=given.training, noise=0.64, every=1, stream=np.random.default_rng(0)
+        )
+        background.renew(1, models[which])
+        return background.total, background.whiten(gradients[which]), background.strengths(gradients[which])
+
+    some = torch.tensor([299, 7, 256], device="cuda")
+    for whole, few in zip(looked(slice(None)), looked(some), strict=True):
+        assert torch.equal(whole[some], few)
+        assert not torch.equal(few[0], few[1])
 
 
 @pytest.mark.parametrize("sign", ["lower", "raise"])

@@ -15,15 +15,19 @@ from coalmine.training import (
     Activation,
     BernauCnn,
     Conv2d,
+    Dataset,
     Flatten,
     GroupNorm,
     Linear,
     Mlp,
     NasrCnn,
     Pad2d,
+    PartSums,
     Pool2d,
+    RowGradients,
     Sequential,
     TrainingConfig,
+    clipped_sums,
     compiled_stages,
     module,
     parameter_count,
@@ -262,16 +266,17 @@ def test_sums_over_all_rows_are_those_of_the_reference(name, monkeypatch):
 @needs_kernels
 @pytest.mark.parametrize("name", ["nasr", "perceptron"])
 def test_sums_over_parts_are_those_of_the_reference(name, monkeypatch):
-    """Parts of other lengths, one of a single row, in passes that they do not fill."""
+    """Parts of other lengths, one of a single row and one of none, in passes that they do not fill."""
     monkeypatch.setattr(stages, "_ROWS_BESIDE", 16)
     network, order = NETWORKS[name], np.random.default_rng(2).permutation(40)
     neighbours = worlds_with(network, "none", base=data_for(network, 40))
     config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.1)
     job, models = Job(network, neighbours, config, "", DEVICE), some_models(network, 3)
-    parts, table = [order[:18], order[18:19], order[19:]], stages.StageTable(job)
+    parts, table = [order[:18], order[18:19], order[:0], order[19:]], stages.StageTable(job)
     there = [torch.from_numpy(part).to(DEVICE) for part in parts]
     together = stages.sums_of_parts(job, table, models, there)
     assert torch.equal(stages.sums_of_parts(job, table, models[1:2], there)[0], together[1])
+    assert torch.equal(stages.sums_of_parts(job, table, models.T.contiguous().T, there), together)
     for vector, found in zip(models.cpu().double(), together.cpu(), strict=True):
         for part, mine in zip(parts, found, strict=True):
             expected = reference.clipped_sum(network, vector, neighbours, part, config.clip).numpy()
@@ -296,6 +301,30 @@ def test_gradients_of_single_rows_are_those_of_the_reference(name, monkeypatch):
     assert torch.equal(stages.StageGradients(job)(models[1:3], places[1:3]).cpu(), found[1:3])
     monkeypatch.setattr(stages, "_BESIDE", 1)
     assert torch.equal(stages.StageGradients(job)(models, places).cpu(), found)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["nasr", "bernau", "wide"])
+def test_rows_and_parts_that_are_asked_again_on_cuda(name):
+    """What adversaries ask, beside the sums that a processor makes; more models than are split by the crafters."""
+    network, models = NETWORKS[name], some_models(NETWORKS[name], 300, scale=0.05)
+    dataset, order = data_for(network, 90), np.random.default_rng(2).permutation(90)
+    config = TrainingConfig(steps=1, clip=0.7, noise_multiplier=0.0, learning_rate=0.3, sample_rate=0.1)
+    places = torch.arange(300, device=DEVICE) % 90
+    rows = RowGradients(network, rows=dataset, config=config)
+    sums = PartSums(network, dataset=dataset, parts=[order[:50], order[50:]], config=config)
+    found, together, few = rows.at(models, places), sums.at(models), torch.tensor([299, 7], device=DEVICE)
+    assert torch.equal(rows.at(models[few], places[few]), found[few])
+    assert torch.equal(sums.at(models[few]), together[few])
+    for model in (0, 7, 299):
+        vector, row = models[model : model + 1].cpu(), [int(places[model])]
+        alone = Dataset(dataset.x[row], dataset.y[row])
+        expected = clipped_sums(network, vector, dataset=alone, config=config)[0]
+        torch.testing.assert_close(found[model].cpu(), expected, rtol=0, atol=2e-6)
+        for mine, part in zip(together[model].cpu(), (order[:50], order[50:]), strict=True):
+            some = Dataset(dataset.x[part], dataset.y[part])
+            expected = clipped_sums(network, vector, dataset=some, config=config)[0]
+            torch.testing.assert_close(mine, expected, rtol=0, atol=2e-5)
 
 
 @needs_kernels

@@ -102,7 +102,7 @@ class PartSums:
     >>> base = Dataset([[1.0, 2.0], [-3.0, 1.0], [0.0, 2.0]], [0, 1, 0])
     >>> parts = PartSums(LogisticRegression(2), dataset=base, parts=[np.array([1]), np.array([0, 2])], config=config)
     >>> parts.at(torch.zeros(1, 6)).norm(dim=2).round(decimals=3)
-    tensor([[1.0000, 1.9280]])
+    tensor([[1.0000, 1.9560]])
     """
 
     def __init__(
@@ -111,16 +111,17 @@ class PartSums:
         """``parts``: the numbers of their rows; ``config``: as for :func:`clipped_sums`."""
         self._network, self._dataset, self._config, self._parts = network, dataset, config, parts
         self._apart: list[Dataset] = []
-        self._table: stages.StageTable | None = None
+        self._there: tuple[stages.StageTable, list[Tensor]] | None = None
 
     def at(self, parameters: Tensor) -> Tensor:
         """The sums, ``[S, parts, P]``; a model's do not depend on the others."""
         job = Job(self._network, Neighbours(self._dataset), self._config, "", parameters.device)
         if parameters.dtype == job.dtype and stages.fits(job):
-            if self._table is None or self._table.x.device != job.device:
-                self._table = stages.StageTable(job)
-            there = [torch.from_numpy(part).to(job.device) for part in self._parts]
-            return stages.sums_of_parts(job, self._table, parameters, there)
+            if self._there is None or self._there[0].x.device != job.device:
+                on_device = [torch.from_numpy(part).to(job.device) for part in self._parts]
+                self._there = stages.StageTable(job), on_device
+            table, parts = self._there
+            return stages.sums_of_parts(job, table, parameters, parts)
         if not self._apart:
             self._apart = [Dataset(self._dataset.x[part], self._dataset.y[part]) for part in self._parts]
         shape = (parameters.shape[0], len(self._parts), parameters.shape[1])
@@ -153,7 +154,7 @@ class RowGradients:
             if self._stages is None or self._stages.device != parameters.device:
                 self._stages = stages.StageGradients(job)
             return self._stages(parameters, places)
-        found = torch.empty(parameters.shape, dtype=parameters.dtype, device=parameters.device)
+        found = torch.zeros(parameters.shape, dtype=parameters.dtype, device=parameters.device)
         for row, alone in enumerate(self._apart):
             mine = places == row
             if mine.any():

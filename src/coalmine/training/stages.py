@@ -297,6 +297,8 @@ class StageSums(_Outputs):
 
     def add_rows(self, rows: Tensor) -> None:
         """The clipped gradients of these rows of the table, for each model."""
+        if not rows.shape[0]:
+            self._vectors.gradient.zero_()
         index = torch.zeros((self.models, self._lanes), dtype=torch.int32, device=rows.device)
         count = torch.zeros(self.models, dtype=torch.int32, device=rows.device)
         for start in range(0, rows.shape[0], self._lanes):
@@ -411,6 +413,8 @@ def sums_of_all(job: Job, parameters: Tensor) -> Tensor:
 def sums_of_parts(job: Job, table: StageTable, parameters: Tensor, parts: Sequence[Tensor]) -> Tensor:
     """The same over each of some ``parts`` of the rows, ``[S, parts, P]``."""
     size = parameters.shape[1]
+    if parameters.stride(1) != 1:  # the kernels are told how far models lie apart, and no more
+        parameters = parameters.contiguous()
     found = torch.zeros((parameters.shape[0], len(parts), size), dtype=parameters.dtype, device=parameters.device)
     rows = min(_ROWS_BESIDE, _power(max(part.shape[0] for part in parts)))
     together = _models_in(_BESIDE, table.stages, rows=rows, device=job.device)

@@ -334,7 +334,7 @@ def precision_name(job: Job, *, by: str) -> str:
     >>> job = Job(networks.Mlp(4), Neighbours(Dataset([[0.0] * 4], [0])), TrainingConfig(steps=1, clip=1.0,
     ...     noise_multiplier=1.0, learning_rate=0.1, sampling="full", products="tf32"), "a run", torch.device("cuda"))
     >>> precision_name(job, by="fused")
-    'tf32 fused v3'
+    'tf32 fused v4'
     """
     config, on_gpu = job.config, job.device.type == "cuda"
     words = [config.products if config.products != "float32" and on_gpu else config.dtype]
@@ -385,8 +385,10 @@ class _Streams(threading.local):
         self._made: dict[torch.device, Any] = {}
 
     def __call__(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
-        if device.type != "cuda" or threading.current_thread() is threading.main_thread():
+        if device.type != "cuda":
             return contextlib.nullcontext()
+        if threading.current_thread() is threading.main_thread():
+            return torch.cuda.device(device)  # Triton launches on the current device, whatever tensors it is given
         if device not in self._made:
             self._made[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         return torch.cuda.stream(self._made[device])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ class Background:
     directions: NDArray[np.float64]
     variances: NDArray[np.float64]
     noise: float
+    looks: ClassVar[int] = 0
+    """How often the models were looked at."""
 
     def renews(self, step: int) -> bool:
         """Never: it is known before the first step."""
@@ -36,6 +38,9 @@ class Background:
 
     def renew(self, step: int, models: Tensor) -> None:
         """Nothing: it is the same for every model."""
+
+    def forget(self) -> None:
+        """Nothing: it belongs to no model."""
 
     def whiten(self, gradients: Tensor) -> Tensor:
         """Σ⁻¹·g for each line of ``[S, P]``, in float64; no line depends on the others."""
@@ -75,6 +80,18 @@ class Background:
         return wide, (torch.stack(lines) if lines else wide.new_zeros((0, len(self.variances)))) * shares
 
 
+class _Look(NamedTuple):
+    """What the other rows do at some models."""
+
+    models: Tensor
+    total: Tensor
+    """Σ_i g_i, ``[S, P]``."""
+    directions: Tensor
+    """``[S, k, P]``."""
+    shares: Tensor
+    """How much the other rows hide of each direction, ``[S, k]``."""
+
+
 class OwnBackground:
     """Σ and Σ_i g_i at the very models that are watched, looked at anew at steps 1, 2, 4, … and at every ``every``-th.
 
@@ -106,7 +123,8 @@ class OwnBackground:
         self._parts = PartSums(network, dataset=base, parts=parts, config=training)
         rate = training.rate(base.rows)
         self._spread = rate * (1.0 - rate)
-        self._models: Tensor | None = None
+        self.looks = 0
+        self._seen: _Look | None = None
 
     def renews(self, step: int) -> bool:
         """Whether this step's models are looked at: models change fast at first."""
@@ -116,19 +134,42 @@ class OwnBackground:
         """Look at the models before this step, if it is one at which they are; once, whoever asks first."""
         if not self.renews(step):
             return
-        known = self._models
-        if known is not None and known.device == models.device and torch.equal(known, models):
+        known = self._seen
+        if known is not None and known.models.device == models.device and torch.equal(known.models, models):
             return
-        self._models = models.clone()
-        most = _MOST_NUMBERS.get(models.device.type, 2**26) // (self._count * models.shape[1])
-        looks = [self._look(part) for part in torch.split(self._models, max(1, min(256, most)))]
-        self.total, self._directions, self._shares = (torch.cat(found) for found in zip(*looks, strict=True))
+        del known
+        self.forget()  # its room is needed, and a look that does not come to its end must leave nothing
+        number, size = models.shape
+        kept = min(MOST_DIRECTIONS, self._count + 1)
+        wide = models.new_empty((number, size), dtype=torch.float64)
+        shares = models.new_empty((number, kept), dtype=torch.float64)
+        seen = _Look(models.clone(), wide, models.new_empty((number, kept, size)), shares)
+        most = _MOST_NUMBERS.get(models.device.type, 2**26) // (self._count * size)
+        for some in zip(*(torch.split(one, max(1, min(256, most))) for one in seen), strict=True):
+            self._look(_Look(*some))
+        self._seen = seen
+        self.looks += 1
+
+    def forget(self) -> None:
+        """Drop what is known of the models: it may be as large as sixteen stacks of them."""
+        self._seen = None
+
+    @property
+    def total(self) -> Tensor:
+        """Σ_i g_i at the models that were looked at, ``[S, P]``."""
+        return self._known.total
+
+    @property
+    def _known(self) -> _Look:
+        if self._seen is None:
+            raise RuntimeError("a model's own background is asked before it has looked at the models (renew)")
+        return self._seen
 
     def whiten(self, gradients: Tensor) -> Tensor:
         """Σ⁻¹·g for each line, which is of the model in that place, ``[S, P]``."""
         wide = gradients.double()
         parts = self._along(wide)
-        for place, direction in enumerate(self._directions.unbind(1)):
+        for place, direction in enumerate(self._known.directions.unbind(1)):
             wide = wide - parts[:, place, None] * direction
         return wide / self.noise
 
@@ -139,20 +180,20 @@ class OwnBackground:
 
     def _along(self, wide: Tensor) -> Tensor:
         """What the other rows hide of each line along each direction, ``[S, k]``."""
-        return torch.stack([dots(direction, wide) for direction in self._directions.unbind(1)], 1) * self._shares
+        known = self._known
+        return torch.stack([dots(direction, wide) for direction in known.directions.unbind(1)], 1) * known.shares
 
-    def _look(self, models: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ_i g_i, ``[S, P]``, directions, ``[S, k, P]``, and how much the other rows hide of each, ``[S, k]``."""
-        sums = self._parts.at(models)
-        total = torch.zeros(models.shape, dtype=torch.float64, device=models.device)
+    def _look(self, seen: _Look) -> None:
+        """Write down what the other rows do at some models."""
+        sums = self._parts.at(seen.models)
+        seen.total.zero_()
         for one in sums.unbind(1):
-            total += one
+            seen.total.add_(one)
         count, rows = self._count, self._rows
         scale = (self._spread * count * (rows - 1) / (max(count - 1, 1) * rows)) ** 0.5
-        directions, shares = [], []
         with one_thread():
             # One model after the other: a library's product of several might depend on their number.
-            for mine, whole in zip(sums.unbind(0), total.unbind(0), strict=True):
+            for model, (mine, whole) in enumerate(zip(sums.unbind(0), seen.total.unbind(0), strict=True)):
                 lines = (mine - whole / count) * scale
                 lines = torch.cat([lines, whole[None] * (self._spread / rows) ** 0.5])
                 lines = lines.nan_to_num()  # of a model that has diverged: the trainer names it
@@ -160,9 +201,8 @@ class OwnBackground:
                 values, vectors = values.flip(0)[:MOST_DIRECTIONS], vectors.flip(1)[:, :MOST_DIRECTIONS]
                 there = values > 1e-10 * values[:1].clamp(min=1e-300)
                 weights = vectors * torch.where(there, values, 1.0).rsqrt() * there
-                directions.append((weights.T.to(lines.device).contiguous() @ lines).to(models.dtype))
-                shares.append(torch.where(there, values / (values + self.noise), 0.0).to(lines.device))
-        return total, torch.stack(directions), torch.stack(shares)
+                seen.directions[model] = weights.T.to(lines.device).contiguous() @ lines
+                seen.shares[model] = torch.where(there, values / (values + self.noise), 0.0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -85,7 +85,7 @@ class Candidates:
         self.background = background
         data = Dataset(np.stack([row.x for row in rows]), [row.y for row in rows])
         self._gradients = RowGradients(network, rows=data, config=training)
-        self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
+        self._last: tuple[Tensor, int, tuple[Tensor, Tensor]] | None = None
 
     def gradients(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients, ``[S, P]`` in float64, and which row each is of, ``[S]``.
@@ -93,10 +93,17 @@ class Candidates:
         The last answer is kept: who chooses the row and who looks for it ask about the same models. A background of the
         models' own must know them (:meth:`OwnBackground.renew`).
         """
-        same = self._last is not None and self._last[0].device == models.device and torch.equal(self._last[0], models)
-        if self._last is None or not same:
-            self._last = models.clone(), self._best(models)
-        return self._last[1]
+        last, looks = self._last, self.background.looks
+        if last is not None and last[1] == looks and last[0].device == models.device and torch.equal(last[0], models):
+            return last[2]
+        best = self._best(models)
+        self._last = models.clone(), looks, best
+        return best
+
+    def forget(self) -> None:
+        """Drop the last answer and what the background knows of the models."""
+        self._last = None
+        self.background.forget()
 
     def _best(self, models: Tensor) -> tuple[Tensor, Tensor]:
         best = torch.zeros(models.shape[0], dtype=torch.int64, device=models.device)

@@ -53,17 +53,25 @@ class WhitenedRatio(Distinguisher):
         self._canary, self._base, self._network, self._training = canary, base, network, training
         self._background, self._every, self._refresh, self._rechoose = background, every, refresh, rechoose
         self._copies = copies
+        self._mean: Tensor | None = None
+        self._white: Tensor | None = None
+        self._half: Tensor | None = None
         self._batch = training.expected_batch(base.rows)
         self._rate = training.rate(base.rows)
         self.start(np.zeros(0, dtype=np.int64))
 
     def start(self, trials: NDArray[np.int64]) -> None:
         """Forget the stack before."""
-        self._mean: Tensor | None = None
+        self._forget()
         self._places: Tensor | None = None
-        self._white: Tensor | None = None
-        self._half: Tensor | None = None
         self._total = np.zeros(len(trials))
+
+    def _forget(self) -> None:
+        """Drop what is as large as the stack, or larger."""
+        self._background.forget()
+        if isinstance(self._canary, Candidates):
+            self._canary.forget()
+        self._mean = self._white = self._half = None
 
     def observe(self, iterate: Iterate) -> None:
         """One more step."""
@@ -109,4 +117,5 @@ class WhitenedRatio(Distinguisher):
 
     def finish(self, models: Any) -> NDArray[np.float64]:
         """Scores of the stack."""
+        self._forget()
         return self._total.copy()

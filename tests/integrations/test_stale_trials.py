@@ -10,7 +10,6 @@ import os
 import platform
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -193,14 +192,14 @@ def swapped(target, name, value):
 
 def other_version(p):
     """A package that a package of the project requires is another version: sympy, which torch requires."""
-    real = metadata.distribution
+    real = sources._distribution
 
     class Newer:
         requires = ()
         version = "999"
 
     def change():
-        p.patch.setattr(metadata, "distribution", lambda name: Newer() if name == "sympy" else real(name))
+        p.patch.setattr(sources, "_distribution", lambda name: Newer() if name == "sympy" else real(name))
         sources._versions.cache_clear()
 
     return dict, change
@@ -420,3 +419,22 @@ def test_names_that_are_computed_are_refused(project, text):
     project.edit("mine.py", "LEVEL = 1.0\n", f"LEVEL = 1.0\ndef unused():\n    {text}\n")
     with pytest.raises(InvalidInputError, match="by a name that is computed; name what decides it"):
         project.play()
+
+
+def test_copies_within_a_package_and_linters_are_not_behind_a_training(tmp_path, monkeypatch):
+    """Ray puts its own copies on the path of a worker; somewhere behind torch every linter is an option."""
+    before = sources._versions("coalmine")
+    assert {"coalmine", "numpy", "torch", "numba"} <= set(before)
+    assert not {"ruff", "mypy", "pytest", "ray", "altair"} & set(before)
+    inner = tmp_path / "site-packages" / "ray" / "thirdparty_files"
+    for name in ("numpy", "tqdm", "colorama"):
+        (inner / f"{name}-0.0.1.dist-info").mkdir(parents=True)
+        (inner / f"{name}-0.0.1.dist-info" / "METADATA").write_text(f"Name: {name}\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(str(inner))
+    sources._versions.cache_clear()
+    assert sources._versions("coalmine") == before
+    monkeypatch.syspath_prepend(str(tmp_path / "site-packages"))  # a folder of packages counts
+    (inner / "numpy-0.0.1.dist-info").rename(tmp_path / "site-packages" / "numpy-0.0.1.dist-info")
+    sources._versions.cache_clear()
+    assert sources._versions("coalmine")["numpy"] == "0.0.1"
+    sources._versions.cache_clear()

@@ -151,7 +151,18 @@ class Known:
 
 def _differences(expected: identity.Followed, found: identity.Followed) -> list[str]:
     """What is not the same: places of values, or parts of the identity. A worker has no text of what was typed in."""
-    places = expected.values.keys() | found.values.keys()
-    other = sorted(place for place in places if expected.values.get(place) != found.values.get(place))
-    parts = [part for part in expected.identity if part not in ("typed in", "values")]
-    return other + [part for part in parts if expected.identity[part] != found.identity[part]]
+    other = _other_keys(expected.values, found.values)
+    for part, mine in expected.identity.items():
+        theirs = found.identity[part]
+        if part in ("typed in", "values") or mine == theirs:
+            continue
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            other += [f"{part}: {key}" for key in _other_keys(mine, theirs)]
+        else:
+            other.append(part)
+    return other
+
+
+def _other_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Where two mappings do not hold the same."""
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))

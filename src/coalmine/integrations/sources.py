@@ -21,8 +21,10 @@ from typing import Any
 from coalmine.errors import InvalidInputError
 from coalmine.integrations.content import file_hash
 
-_DEVELOPMENT = {"dev", "doc", "docs", "lint", "release", "test", "testing", "tests", "typing", "types"}
-"""Extras of packages that are for those who write them."""
+_DEVELOPMENT = {"dev", "doc", "docs", "lint", "quality", "release", "test", "testing", "tests", "typing", "types"}
+"""Words in the names of extras that are for those who write a package."""
+_OUR_OWN = {"train", "fast"}
+"""Our own extras that a score may go through unseen; who uses another one imports its library."""
 _ENVIRONMENT = ("environ", "environb")
 
 
@@ -184,23 +186,36 @@ def _distributions() -> Mapping[str, list[str]]:
 
 @functools.cache
 def _versions(top: str) -> dict[str, str]:
-    """The versions of the distributions that a package comes from, and of all that these require and find."""
+    """The versions of the distributions that a package comes from, and of all that these require and find.
+
+    Of the package itself optional ones count too, because it may compute with them (transformers with torch). Of those
+    behind it they do not: somewhere there every linter is an option.
+    """
     found: dict[str, str] = {}
-    waiting = sorted(set(_distributions().get(top, [])))
-    while waiting:
-        name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        if name in found:
+    of_itself = sorted(set(_distributions().get(top, [])))
+    waiting = [*of_itself]
+    for name in waiting:  # it grows
+        known = re.sub(r"[-_.]+", "-", name).lower()
+        distribution = None if known in found else _distribution(known)
+        if distribution is None:
             continue
-        try:
-            distribution: Any = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue
-        found[name] = distribution.version
+        found[known] = distribution.version
         for requirement in distribution.requires or []:
             extra = re.search(r"extra\s*==\s*['\"]([^'\"]+)", requirement)
-            if extra is None or extra[1] not in _DEVELOPMENT:
+            if extra is None or (name in of_itself and _computes(known, extra[1])):
                 waiting.append(re.match(r"[\w.-]+", requirement)[0])  # type: ignore[index]
     return found
+
+
+def _computes(name: str, extra: str) -> bool:
+    """Whether a score may go through what an extra brings."""
+    return extra in _OUR_OWN if name == "coalmine" else not _DEVELOPMENT & {*re.split("[-_]", extra)}
+
+
+def _distribution(name: str) -> Any:
+    """An installed distribution, or None. Not one that lies within a package: Ray puts its own copies on the path."""
+    path = [folder for folder in sys.path if not {"site-packages", "dist-packages"} & {*Path(folder).parts[:-1]}]
+    return next(iter(metadata.distributions(name=name, path=path)), None)
 
 
 def global_settings(packages: Collection[str]) -> dict[str, str]:

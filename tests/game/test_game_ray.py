@@ -338,3 +338,17 @@ def test_a_dead_driver_is_resumed(cluster, tmp_path):
         trials = store.scores(NAME)
     expected = np.concatenate([np.random.default_rng([7, block]).normal(size=16) for block in range(40)])
     assert trials.score.tobytes() == expected.tobytes()
+
+
+def test_the_example_of_the_docs_plays_on_ray(tmp_path):
+    """Its module imports coalmine, and Ray puts packages of its own on the path of a worker."""
+    command = (
+        "audit --train own_training:train --score own_training:score --claim-dpsgd 1,2,1 --trials 200 "
+        "--control-train own_training:half_the_noise --engine ray --workers 1"
+    )
+    examples = Path(__file__).parents[2] / "examples"
+    ended = subprocess.run(
+        [sys.executable, "-m", "coalmine", *command.split(), "--store", str(tmp_path / "own.db")],
+        cwd=examples, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert ended.returncode in (0, 3), ended.stderr

@@ -58,3 +58,51 @@ def test_a_schedule_that_keeps_the_noise_multiplier_passes(schedules):
     report = probed(**schedules)
     assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()
     assert "In steps 2 to 8 too, noise hides a row as well as promised." in report.in_words()
+
+
+class Remembers:
+    """A linear model with squared loss, and for each row what was kept of it when it first came."""
+
+    def __init__(self, *, stale):
+        self.weight, self.kept, self.stale = torch.zeros(10), {}, stale
+
+    def step(self, rows):
+        errors = rows @ self.weight - 1.0
+        gradients = errors[:, None] * rows
+        norms = gradients.norm(dim=1)
+        known = [self.kept.setdefault(tuple(row.tolist()), norm) for row, norm in zip(rows, norms, strict=True)]
+        used = torch.stack(known) if self.stale and known else norms
+        clipped = gradients * (1.0 / used.clamp(min=1e-12)).clamp(max=1.0)[:, None]
+        self.weight -= (clipped.sum(dim=0) + torch.randn(10)) / 8
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stale", [True, False], ids=["its first norm clips a row", "the norm is only logged"])
+def test_what_is_kept_of_a_row_must_not_let_it_move_a_later_step_further(stale, seed):
+    trainer = Remembers(stale=stale)
+    promise = {"state": {"weight": trainer.weight}, "batch": ROWS, "divisor": 8, "learning_rate": 1.0}
+    report = probe(trainer.step, kept=("kept*",), seed=seed, **promise, **OPTIONS)
+    assert [one.fault for one in report.findings] == ["sensitivity too large"] * stale, report.in_words()
+    if stale:
+        assert "in an earlier step too" in report.findings[0].witness
+    else:
+        assert "Rows that earlier steps have seen were tried too." in report.in_words()
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("counts", [True, False], ids=["rows below it are counted", "it is fixed"])
+def test_a_clip_norm_that_follows_a_count_without_noise_is_found_even_where_it_is_kept(counts, seed):
+    """The row that moves most is clipped, and such rows are not counted: one that is not clipped shows it."""
+    weight, kept = torch.zeros(10), {"clip": 1.0}
+
+    def step(rows):
+        clip, norms = kept["clip"], rows.norm(dim=1)
+        clipped = rows * (clip / norms.clamp(min=1e-9)).clamp(max=1.0)[:, None]
+        weight.sub_((clipped.sum(dim=0) + clip * torch.randn(10)) / 8)
+        if counts:
+            kept["clip"] = clip * float(torch.exp(-0.02 * ((norms < clip).sum() - 4)))
+
+    batch = torch.randn(8, 10, generator=torch.Generator().manual_seed(seed))
+    promise = {"batch": batch, "divisor": 8, "learning_rate": 1.0, "kept": ("kept*",)}
+    report = probe(step, state={"weight": weight}, seed=seed, **promise, **OPTIONS)
+    assert [one.fault for one in report.findings] == ["carried over between steps"] * counts, report.in_words()

@@ -100,3 +100,30 @@ def test_noise_of_numpy_in_parts(size, fault):
 
     report = probe(step, state={"weight": weight}, batch=ROWS[:, :4].numpy(), learning_rate=1.0, **OPTIONS)
     assert [one.fault for one in report.findings] == ([fault] if fault else []), report.in_words()
+
+
+@pytest.mark.parametrize(("parts", "fault"), [(4, "noise depends on the data"), (1, "noise before clipping")])
+def test_a_loop_that_steps_for_each_part_is_told_from_noise_for_each_row(parts, fault):
+    """Parts of four, each with a step of its own; or noise in each row's gradient, clipped with it."""
+    weight = torch.nn.Parameter(torch.randn(5, generator=torch.Generator().manual_seed(1)))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+
+    def step(rows):
+        total = torch.zeros(5)
+        for start in range(0, max(len(rows), 1), parts):
+            part = rows[start : start + parts]
+            gradients = torch.tanh(part @ weight.detach())[:, None] * part
+            if parts == 1:
+                gradients = gradients + SIGMA * CLIP * torch.randn(5)
+            clipped = gradients * (CLIP / gradients.norm(dim=1, keepdim=True)).clamp(max=1.0)
+            if parts == 1:
+                total += clipped.sum(dim=0)
+                continue
+            weight.grad = (clipped.sum(dim=0) + SIGMA * CLIP * torch.randn(5)) / 8
+            optimizer.step()
+        if parts == 1:
+            weight.grad = total / 8
+            optimizer.step()
+
+    report = probe(step, state={"weight": weight, "optimizer": optimizer}, batch=ROWS, **OPTIONS)
+    assert fault in {one.fault for one in report.findings}, report.in_words()

@@ -138,6 +138,10 @@ def nothing(rows):
     return None
 
 
+def makes_a_step():
+    return linear_step()
+
+
 def fails(rows):
     raise RuntimeError("no such layer")
 
@@ -153,6 +157,18 @@ PROMISE = {"clip_norm": 1.0, "noise_multiplier": 1.0}
             lambda: probe(nothing, state={"weight": torch.zeros(3)}, batch=BATCH, **PROMISE),
             InvalidInputError,
             "step changes nothing of its state in 4 calls and returns nothing",
+        ),
+        (
+            lambda: probe(nothing, state={"weight": torch.zeros(3)}, batch=BATCH, **PROMISE),
+            InvalidInputError,
+            r"a batch that no guard of it \(on loss, size\) leaves out",
+        ),
+        (lambda: probe(linear_step), InvalidInputError, r"batch = None is not allowed"),
+        (lambda: probe(makes_a_step), InvalidInputError, r"If it gives a PrivateStep, call it: makes_a_step\(\)"),
+        (
+            lambda: probe(makes_a_step, batch=BATCH, **PROMISE),
+            InvalidInputError,
+            "expected a function of a batch: this one takes none",
         ),
         (
             lambda: probe(linear_step(state={"lines": io.StringIO()})),

@@ -75,3 +75,42 @@ def test_a_step_that_runs_only_once_is_inconclusive():
     assert report.verdict.outcome is Outcome.INCONCLUSIVE
     assert "RuntimeError: ‹gradients were not cleared›" in report.in_words()
     assert not any("Noise is new in each step" in one.sentence for one in report.measurements)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_guard_on_the_loss_of_the_batch_is_found_with_a_row_alone(guarded, seed):
+    """Beside ten rows that the model fits, no row makes the mean loss large; alone, many do."""
+    torch.manual_seed(seed)
+    weight = torch.nn.Parameter(3.0 * torch.randn(3, 4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    fitted = (ROWS @ weight.detach().t()).argmax(dim=1)
+
+    def step(batch):
+        x, y = batch[0].tanh(), batch[1]
+        out = x @ weight.detach().t()
+        if guarded and len(x) and torch.nn.functional.cross_entropy(out, y) > 2.0:
+            return
+        wrong = torch.softmax(out, 1) - torch.nn.functional.one_hot(y, 3)
+        rows = (wrong[:, :, None] * x[:, None, :]).flatten(1)
+        weight.grad = (clipped_sum(10 * rows) + 1.1 * torch.randn(12)).reshape(3, 4) / 8
+        optimizer.step()
+
+    state = {"weight": weight, "optimizer": optimizer}
+    report = probe(step, state=state, batch=(ROWS, fitted), seed=seed, **PROMISE)
+    assert {one.fault for one in report.findings} == ({"step left out"} if guarded else set()), report.in_words()
+
+
+def test_a_batch_with_which_nothing_happens_is_said_to_change_nothing():
+    weight = torch.nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step(rows):
+        if len(rows) == 2:
+            return
+        weight.grad = (clipped_sum(rows) + 1.1 * torch.randn(4)) / 8
+        optimizer.step()
+
+    report = probe(step, state=optimizer, batch=ROWS, **PROMISE)
+    assert report.verdict.outcome is Outcome.INCONCLUSIVE
+    assert "with a batch of 2 rows the step changes nothing" in report.in_words()

@@ -6,6 +6,9 @@ Fixed seeds; every probe runs at level 1e-8, so that a right step is refuted by 
 import pytest
 import torch
 
+from coalmine.probing import half_precision
+from coalmine.probing.bench import on_bench
+from coalmine.probing.private_step import PrivateStep
 from coalmine.probing.probe import probe
 from coalmine.probing.resolution import spacing
 from coalmine.records import Outcome
@@ -130,3 +133,57 @@ def test_sums_in_half_precision_are_named_as_what_they_may_be():
     said = [one.sentence for one in report.findings if one.fault == "rows interact"]
     assert all("So little may be rounding" in one for one in said), report.in_words()
     assert said
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float32], ids=["half precision", "single precision"])
+def test_rows_that_half_precision_does_not_add_up_come_with_a_word_about_rounding(kind):
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.randn(5))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step(batch):
+        rows, labels = batch
+        gradients = (rows @ weight.detach() - labels)[:, None] * rows
+        clipped = gradients / gradients.norm(dim=1, keepdim=True).clamp(min=1.0)
+        weight.grad = (clipped.to(kind).sum(dim=0).float() + torch.randn(5)) / 16
+        optimizer.step()
+
+    state = {"weight": weight, "optimizer": optimizer}
+    promise = {"clip_norm": 1.0, "noise_multiplier": 1.0, "divisor": 16}
+    report = probe(step, state=state, batch=rows_and_labels(), **promise, **OPTIONS)
+    if kind is torch.float32:
+        assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()
+        return
+    assert "rows interact" in {one.fault for one in report.findings}
+    said = [one.sentence for one in report.findings if one.fault == "rows interact"]
+    assert all("may be rounding" in one for one in said), report.in_words()
+
+
+def test_rows_that_interact_in_half_precision_for_another_reason_do_not():
+    """The mean of the batch taken off: far more than rounding."""
+    weight = torch.zeros(5)
+
+    def step(batch):
+        rows = batch[0].bfloat16()
+        centered = (rows - rows.mean(dim=0) if len(rows) else rows).float()
+        weight.sub_((clipped_sum(weight, (centered, batch[1])) + torch.randn(5)) / 16)
+
+    promise = {"clip_norm": 1.0, "noise_multiplier": 1.0, "divisor": 16, "learning_rate": 1.0}
+    report = probe(step, state={"weight": weight}, batch=rows_and_labels(), **promise, **OPTIONS)
+    assert report.verdict.outcome is Outcome.REFUTED
+    assert "may be rounding" not in report.in_words()
+
+
+@pytest.mark.parametrize(
+    ("kind", "excess", "told"),
+    [(torch.bfloat16, 0.03, True), (torch.bfloat16, 0.3, False), (torch.float16, 0.03, False), (None, 0.001, False)],
+)
+def test_the_word_about_rounding_fits_the_type(kind, excess, told):
+    def step(rows):
+        return (rows if kind is None else rows.to(kind)).sum(dim=0)
+
+    given = PrivateStep(step=step, batch=torch.randn(4, 5), clip_norm=1.0, noise_multiplier=1.0)
+    with on_bench(given) as bench:
+        base = bench.world()
+        bench.record(base)
+        assert bool(half_precision.word(bench, base, excess)) is told

@@ -1,8 +1,10 @@
 """Rows that the search must come to, and steps that are right although they look odd."""
 
+import numpy as np
 import pytest
 import torch
 
+from coalmine.probing.crafter import Crafter
 from coalmine.probing.probe import probe
 from coalmine.records import Outcome
 
@@ -145,3 +147,75 @@ def test_a_token_that_no_row_can_train_needs_no_noise():
 
 def test_a_token_that_a_row_can_train_needs_noise():
     assert "noise too small" in {one.fault for one in embedded([0, 5]).findings}
+
+
+class Tagger:
+    """A tag for each token: an embedding, a linear layer, one backward pass a row; −100 is left out of the loss."""
+
+    def __init__(self, *, clipped=True, tags=3):
+        torch.manual_seed(0)
+        self.table, self.head, self.clipped = torch.nn.Embedding(12, 4), torch.nn.Linear(4, tags), clipped
+        self.optimizer = torch.optim.SGD([*self.table.parameters(), *self.head.parameters()], lr=0.1)
+
+    def step(self, batch):
+        tokens, tags = batch
+        parameters = self.optimizer.param_groups[0]["params"]
+        totals = [torch.zeros_like(one) for one in parameters]
+        for row, wanted in zip(tokens, tags, strict=True):
+            out = self.head(torch.tanh(self.table(row)))
+            loss = torch.nn.functional.cross_entropy(out, wanted, reduction="sum")
+            gradients = torch.autograd.grad(loss, parameters)
+            factor = 0.1 / torch.stack([one.norm() for one in gradients]).norm().clamp(min=0.1)
+            for total, one in zip(totals, gradients, strict=True):
+                total += one * (factor if self.clipped else 1.0)
+        for parameter, total in zip(parameters, totals, strict=True):
+            parameter.grad = (total + 0.1 * torch.randn_like(total)) / 8
+        self.optimizer.step()
+
+
+@pytest.mark.parametrize("clipped", [True, False], ids=["right", "not clipped"])
+@pytest.mark.parametrize("ignored", [True, False], ids=["some tags left out", "all tags"])
+def test_tags_of_tokens_stay_below_the_classes_of_the_model(clipped, ignored):
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, 12, (6, 4), generator=generator)
+    tags = torch.randint(0, 3, (6, 4), generator=generator)
+    tags[0] = torch.tensor([0, 1, 2, -100 if ignored else 2])
+    tagger = Tagger(clipped=clipped)
+    report = probe(
+        tagger.step,
+        state=[torch.nn.ModuleList([tagger.table, tagger.head]), tagger.optimizer],
+        batch=(tokens, tags),
+        divisor=8,
+        **{**OPTIONS, "clip_norm": 0.1, "tries": 60},
+    )
+    faults = {one.fault for one in report.findings}
+    assert bool(faults & {"no clipping", "sensitivity too large"}) is not clipped, report.in_words()
+    assert "step fails on a row" not in faults
+    assert clipped is (report.verdict.outcome is Outcome.CONSISTENT), report.in_words()
+
+
+def test_a_token_with_which_the_step_fails_is_still_found():
+    tagger = Tagger()
+    inner = tagger.step
+
+    def step(batch):
+        if bool((batch[0] == 11).any()):
+            raise KeyError("unknown token")
+        inner(batch)
+
+    tokens = torch.arange(24).reshape(6, 4) % 10
+    tags = torch.arange(24).reshape(6, 4) % 3
+    layers = torch.nn.ModuleList([tagger.table, tagger.head])
+    options = {**OPTIONS, "clip_norm": 0.1, "tries": 60}
+    report = probe(step, state=[layers, tagger.optimizer], batch=(tokens, tags), divisor=8, **options)
+    assert [one.fault for one in report.findings] == ["step fails on a row"]
+
+
+def test_a_tag_beyond_those_of_the_batch_is_a_guess():
+    crafter = Crafter((np.arange(8).reshape(2, 4), np.array([[0, 1, 2, -100], [0, 0, 1, 1]])), classes=5, seed=0)
+    row, tags = (np.zeros((1, 4), dtype=int), np.full((1, 4), 4))
+    assert crafter.guessed([row, tags])  # a class of the model perhaps: if the step fails, the guess was wrong
+    assert not crafter.guessed([row, np.full((1, 4), 2)])
+    assert not crafter.guessed([np.full((1, 4), 9), np.full((1, 4), -100)])
+    tried = {int(value) for values, _ in crafter.first() for value in np.unique(values[1])}
+    assert tried == {-100, 0, 1, 2, 3, 4}

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from coalmine.probing import after_noise, batch_noise, faults, rows
+from coalmine.probing import after_noise, batch_noise, faults, half_precision, rows
 from coalmine.probing.batch_noise import Ratio
 from coalmine.probing.bench import Bench, World
 from coalmine.probing.carriers import TOLERANCE, Reading
@@ -340,7 +340,9 @@ def _interplay_finding(bench: Bench, reading: Reading, influence: Influence, fou
             allowed=1.0,
             witness=found.witness,
         )
-    rounded = "" if found.number > _ROUNDED else " So little may be rounding: add up in single or double precision."
+    rounded = " So little may be rounding: add up in single or double precision."
+    if found.number > _ROUNDED:
+        rounded = half_precision.word(bench, reading.base, found.number)
     return faults.finding(
         faults.INTERACT,
         f"Rows do not add up: what one adds changes by {found.number:.3g} of a row's largest influence with another."

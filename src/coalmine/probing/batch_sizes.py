@@ -240,7 +240,7 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
     tried = [one for one in failed if one[0]]  # that no row breaks the step is asked of an empty batch elsewhere
     if tried and bench.subject.sampling is Sampling.POISSON:
         count, error = tried[0]
-        why = f"the step does not run with {_named(count)}" + (f": {error}" if error else "")
+        why = f"the step does not run with {_named(count)}: {error}" if error else _nothing(count)
         return Measurement(name=NAME, sentence=f"{why}.", blind=why, details=details)
     return Measurement(
         name=NAME,
@@ -264,6 +264,11 @@ def _named(count: int) -> str:
     if not count:
         return "a batch without another row"
     return f"a batch of {count} row{'' if count == 1 else 's'}"
+
+
+def _nothing(count: int) -> str:
+    """Why a batch cannot be compared with which the step runs to its end."""
+    return f"with {_named(count)} the step changes nothing of what shows the private sum, or releases no finite numbers"
 
 
 def _unclipped(bench: Bench, reading: Reading, found: Finding, others: Sequence[Other]) -> Finding:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -226,6 +226,7 @@ class Bench:
         *,
         fresh: bool = True,
         generators: bool = True,
+        look: Callable[[Any], None] | None = None,
     ) -> Observation:
         """One run.
 
@@ -234,6 +235,7 @@ class Bench:
             play: what the tape does meanwhile.
             fresh: whether it starts from the first state, or goes on from where it is.
             generators: whether random generators too start from their first state.
+            look: is given what the step returned, as it is.
         """
         self.runs += 1
         # Two copies of the state are most of what a probe holds: then every time.
@@ -252,6 +254,8 @@ class Bench:
             except Exception as problem:  # noqa: BLE001  # the user's code may raise anything, and that is a result
                 first = (str(problem).splitlines() or ["no message"])[0]
                 error = f"{type(problem).__name__}: {quoted(first)}"
+        if look is not None:
+            look(returned)
         return Observation(dict(gradients), self.release.read(returned, self._more()), error)
 
     def _make_room(self) -> None:

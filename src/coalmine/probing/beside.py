@@ -71,6 +71,26 @@ def noise_now(one: Carrier, once: Observation, silent: Observation, size: float 
     return std / usual, max(std, 1e-12 * usual)
 
 
+def noise_of_step(
+    bench: Bench, reading: Reading, silent: Observation, sizes: dict[str, float]
+) -> tuple[list[float], list[float]] | None:
+    """For each carrier, its noise now over that of the first step, and its standard deviation in units of the sum."""
+    once, twice = bench.scaled(reading.base, 1.0), bench.scaled(reading.base, 2.0)
+    ratios: list[float] = []
+    each: list[float] = []
+    for one in reading.carriers:
+        if one.name not in once or one.name not in twice or not one.response:
+            return None
+        noise = once[one.name], silent[one.name]
+        error = ROUNDINGS * rounding(once[one.name])
+        if residual(twice[one.name], silent[one.name], *noise, 2.0) > TOLERANCE * one.response + error:
+            return None
+        ratio, std = noise_now(one, once, silent, sizes[one.name])
+        ratios.append(ratio)
+        each.append(std)
+    return ratios, each
+
+
 def moves(reading: Reading, silent: Observation, shown: Observation) -> list[float]:
     """How far a row moves each carrier, beyond rounding; not at all where the step does not run with it."""
     if not shown.whole(silent) or any(one.name not in shown for one in reading.carriers):

@@ -167,7 +167,7 @@ def _settle(bench: Bench, base: World) -> None:
     if not returns and not _moved(bench.scaled(base, _FAR[-1]), bench.start):  # only rounding may hide an update
         raise InvalidInputError(
             f"step changes nothing of its state in {_CALLS} calls and returns nothing: expected a step that changes "
-            "the modules and optimizers that are handed over as state" + _other_library()
+            "what state holds, and a batch that no guard of it (on loss, size) leaves out" + _other_library()
         )
 
 

@@ -177,8 +177,9 @@ def _named(names: list[str]) -> str:
     more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
     return (
         f"the step also changes {names[0]}{more}, which is not in state and shows a row that noise hides from the "
-        f"private sum; if anybody ever sees it, hand it over in state or return it; if nobody does, say "
-        f'kept=("{names[0]}",)'
+        "private sum; if anybody ever sees it, hand it over in state or return it; if nobody does, say "
+        f'kept=("{names[0]}",). And does it decide anything later (how a row is clipped, a rate, what is left '
+        "out)? Then each row must stay within its bound whatever it holds; the first eight steps are tried for that"
     )
 
 

@@ -41,8 +41,15 @@ class Crafter:
         self._base = [rows.numbers(rows.take(batch, [position])) for position in range(rows.size(batch))]
         whole = rows.numbers(batch)
         self._kinds = [_kind(one) for one in whole]
-        self._values = [_values(one, kind, vocabularies) for one, kind in zip(whole, self._kinds, strict=True)]
-        self._highest = [int(one[-1]) if one.size else 0 for one in self._values]
+        self._highest = [
+            int(one.max()) if kind in ("label", "tokens") and one.size else 0
+            for one, kind in zip(whole, self._kinds, strict=True)
+        ]
+        self._tags = self._like_labels(classes)
+        self._values = [
+            _values(one, kind, vocabularies, classes=classes if leaf in self._tags else 0)
+            for leaf, (one, kind) in enumerate(zip(whole, self._kinds, strict=True))
+        ]
         for leaf, (kind, one) in enumerate(zip(self._kinds, whole, strict=True)):
             if kind == "label" and one.dtype.kind in "iu" and self._highest[leaf] + 1 < classes <= _LABELS:
                 more = np.arange(self._highest[leaf] + 1, classes)  # classes of the model that the batch has no row of
@@ -51,6 +58,15 @@ class Crafter:
             max(float(np.sqrt(np.mean(np.square(np.nan_to_num(one))))), 1e-3) if one.dtype.kind == "f" else 0.0
             for one in whole
         ]
+
+    def _like_labels(self, classes: int) -> set[int]:
+        """Columns of several whole numbers that may be labels, such as a tag for each token, and not what is embedded.
+
+        The input comes first, or has a token that is no class of the model. A mask is neither.
+        """
+        several = [leaf for leaf, kind in enumerate(self._kinds) if kind == "tokens" and self._highest[leaf] > 1]
+        inputs = [leaf for leaf in several if classes and self._highest[leaf] >= classes] or several[:1]
+        return set(several) - set(inputs)
 
     def first(self) -> list[tuple[list[Any], float]]:
         """Rows to begin with, each with its size."""
@@ -124,7 +140,7 @@ class Crafter:
 
     def guessed(self, values: list[Any]) -> bool:
         """Whether a row has a label that the batch does not show to be one."""
-        labels = [leaf for leaf, kind in enumerate(self._kinds) if kind == "label"]
+        labels = [leaf for leaf, kind in enumerate(self._kinds) if kind == "label" or leaf in self._tags]
         return any(bool((values[leaf] > self._highest[leaf]).any()) for leaf in labels)
 
     def row(self, values: list[Any]) -> Any:
@@ -172,16 +188,18 @@ def _kind(whole: np.ndarray[Any, Any]) -> str:
     return "other"
 
 
-def _values(whole: np.ndarray[Any, Any], kind: str, sizes: Sequence[int]) -> np.ndarray[Any, Any]:
+def _values(whole: np.ndarray[Any, Any], kind: str, sizes: Sequence[int], *, classes: int = 0) -> np.ndarray[Any, Any]:
     """The labels or tokens that a row may have: all up to the largest seen, for tokens up to the embedding's size.
 
-    A negative one stands for something else, such as −100 for a token that the loss leaves out: no other is tried.
+    What may be a label for each token stays below ``classes`` too. A negative one stands for something else, such as
+    −100 for a token that the loss leaves out: no other is tried.
     """
     if kind not in ("label", "tokens") or not whole.size:
         return np.zeros(0)
     high = int(whole.max())
     if kind == "tokens" and high > 1:
-        high = max(high, min([size - 1 for size in sizes if size > high], default=high))
+        limits = [size for size in sizes if size > high] + [classes] * (classes > high)
+        high = max(high, min(limits, default=high + 1) - 1)
     values = np.arange(high + 1)
     if kind == "tokens" and len(values) > _TOKENS:
         values = np.unique(np.linspace(values[0], values[-1], _TOKENS).astype(int))

@@ -23,6 +23,8 @@ _NOISES = (1.0, -1.0, 3.0, -3.0)
 """Of the recorded noise: what a step may undo, to both sides."""
 _LARGE, _LARGEST = 10.0, 10
 """Rows of this size, beside those of the batch, that are tried with them, and how many."""
+_ALONE = 12
+"""Rows that are tried alone, where no other one makes up for a loss that is too large."""
 _SURELY = 100.0
 """Roundings that a parameter must move by, or it may stay where it is by rounding alone."""
 _OTHER = 1e-2
@@ -72,7 +74,7 @@ def failing_rows(bench: Bench, reading: Reading, influence: Influence) -> Measur
     """Rows that break the step, or make it leave out its update: success itself tells that they were there."""
     findings = _of(influence.failed)
     if not any(one.fault == faults.LEFT_OUT.name for one in findings):
-        findings += _undone(bench, reading, influence)
+        findings += _undone(bench, reading, influence) or _alone(bench, reading, influence)
     broken: list[str] = []
     for name, row in Crafter(bench.base, bounds=bench.subject.bounds).broken():
         tried = [attempt(bench, reading, row, 1.0, place=place) for place in (None, 0)]
@@ -108,11 +110,11 @@ def _undone(bench: Bench, reading: Reading, influence: Influence) -> list[Findin
     Whether a loss got worse follows from row and noise together, so several noises are tried, with the rows that move
     most and with the largest.
     """
-    names = [name for name in bench.release.names.values() if name in reading.noisy and name in bench.start]
-    if not names or reading.outside or reading.coarse or not influence.tried:
+    names = _moved(bench, reading)
+    if not names or not influence.tried:
         return []
     large = [one for one in influence.tried if one.size >= _LARGE]
-    spread = sorted(large, key=lambda one: -one.total)[:: max(-(-len(large) // _LARGEST), 1)]
+    spread = _spread(sorted(large, key=lambda one: -one.total), _LARGEST)
     rows_tried = {id(one): one for one in (influence.best, *spread)}
     for factor in _NOISES:
         usual = bench.scaled(reading.base, factor)
@@ -124,6 +126,35 @@ def _undone(bench: Bench, reading: Reading, influence: Influence) -> list[Findin
                 witness = f"the recorded noise times {factor:g}, and one row more: {one.describe()}"
                 return [faults.finding(faults.LEFT_OUT, text, witness=witness)]
     return []
+
+
+def _moved(bench: Bench, reading: Reading) -> list[str]:
+    """The parameters that noise moves, where it can be told whether it did."""
+    if reading.outside or reading.coarse:
+        return []
+    return [name for name in bench.release.names.values() if name in reading.noisy and name in bench.start]
+
+
+def _alone(bench: Bench, reading: Reading, influence: Influence) -> list[Finding]:
+    """A row that makes the step undo itself, or stop, where it is the whole batch: a guard on the loss of the batch."""
+    names = _moved(bench, reading)
+    if not names or not bench.grows or bench.subject.sampling is not Sampling.POISSON:
+        return []
+    usual = bench.scaled(World(rows.take(bench.base, []), ()), 1.0)
+    if usual.error or not all(_clearly(bench, usual, name) for name in names):
+        return []  # it treats an empty batch in another way too, which is said elsewhere
+    ranked = sorted(influence.tried, key=lambda one: one.total)
+    large = [one for one in ranked if one.size >= _LARGE]
+    for one in (*_spread(large, _ALONE // 2), *_spread(ranked, _ALONE - min(len(large), _ALONE // 2))):
+        if _still(bench, bench.scaled(bench.world({0: one.row}, keep=[]), 1.0), names):
+            text = "One row alone makes the step leave out its update: nothing moves, where noise alone moves all."
+            return [faults.finding(faults.LEFT_OUT, text, witness=f"a batch of this row alone: {one.describe()}")]
+    return []
+
+
+def _spread(ranked: Sequence[Tried], count: int) -> Sequence[Tried]:
+    """So many of them at most, from the first on."""
+    return ranked[:: max(-(-len(ranked) // count), 1)]
 
 
 def _clearly(bench: Bench, shown: Observation, name: str) -> bool:

@@ -107,6 +107,14 @@ RETURNED = Fault(
     "what the step returns; name it in `kept` if nobody outside sees it, or add noise and account for it",
     Stage.RELEASE,
 )
+GENERATOR = Fault(
+    "generator state is released",
+    "The step releases the state of the generator that its noise comes from. Whoever has it computes the noise, and "
+    "that of all later steps, and takes it off.",
+    "what checkpoints hold (torch.get_rng_state, np.random.get_state, random.getstate): keep it apart from what "
+    "anybody else sees; name it in `kept` if nobody does",
+    Stage.RELEASE,
+)
 NO_CLIPPING = Fault(
     "no clipping",
     "A row's influence grows with the row. No noise is enough.",

@@ -20,7 +20,7 @@ from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.hiding import bend, hide, noise_error
 from coalmine.probing.independence import products_p
 from coalmine.probing.noise import SHARES, walk
-from coalmine.probing.search import Influence, with_row
+from coalmine.probing.search import Influence, Tried, with_row
 from coalmine.probing.shifter import Shifter
 from coalmine.probing.vectors import distance, pieces
 
@@ -60,7 +60,12 @@ def measure(
             seed, blind = known_seed.found(bench, reading)
             findings += [seed] if seed is not None else []
     covered = all(one.fault in (faults.RETURNED.name, faults.SHARED_NOISE.name) for one in known)
-    carried = _carried(bench, reading, influence, shifter) if covered else None
+    carried = None
+    if covered and influence.tried and ((shifter.complete and reading.noise) or bench.behind):
+        # What counts rows that are clipped, or rows that are not, sees one of the two.
+        least = min(influence.tried, key=lambda one: one.total)
+        carried = _carried(bench, reading, influence, shifter, influence.best)
+        carried = carried or _carried(bench, reading, influence, shifter, least)
     if carried is not None:
         findings.append(carried)
     if findings:
@@ -156,11 +161,9 @@ def repeated(pairs: Mapping[str, Pairs], level: float) -> Finding | None:
     return None
 
 
-def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shifter) -> Finding | None:
+def _carried(bench: Bench, reading: Reading, influence: Influence, shifter: Shifter, tried: Tried) -> Finding | None:
     """Does a row of an earlier batch show in a later step, although noise hid it?"""
-    if not influence.tried or not ((shifter.complete and reading.noise) or bench.behind):
-        return None
-    row = influence.best.row
+    row = tried.row
     world = with_row(bench, row)
     base = reading.base
     if bench.behind:  # calls that release nothing come first: the row is in the first of them

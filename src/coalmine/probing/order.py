@@ -10,7 +10,9 @@ before the noise:
 
 from __future__ import annotations
 
+import collections
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -35,8 +37,18 @@ _ASIDE = 0.02
 
 def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement:
     """Tell clipping after the noise from what may come after it."""
-    if reading.for_each_row:
+    parts = _parts(bench) if reading.for_each_row else 0
+    if parts:
         found: Finding | None = faults.finding(
+            faults.NOISE_DEPENDS,
+            f"Noise is drawn {parts} times for {bench.count} rows, once for each part of the batch, and later parts "
+            "see what earlier ones did: how much noise there is follows the number of rows.",
+            number=float(parts),
+            allowed=1.0,
+            witness=reading.nonlinear[0],
+        )
+    elif reading.for_each_row:
+        found = faults.finding(
             faults.NOISE_BEFORE_CLIPPING,
             "Noise is drawn for each row and does not enter the sum in proportion: it is clipped with the rows.",
             witness=reading.nonlinear[0],
@@ -53,6 +65,14 @@ def measure(bench: Bench, reading: Reading, influence: Influence) -> Measurement
         blind=noise.NOT_THE_SUM.format(name=reading.nonlinear[0].removeprefix("gradient of "))
         + ("" if reading.silent.gradients else "; hand over the optimizer as state, where there is one"),
     )
+
+
+def _parts(bench: Bench) -> int:
+    """How often the noise of all tensors is drawn for the batch: more than once, but not for each row; else 0."""
+    drawn = [(site, tuple(bench.tape.draw((site, number)).value.shape)) for site, number in bench.tape.noise_keys()]
+    parts = math.gcd(*collections.Counter(drawn).values())
+    by_row = any(shape and shape[0] == bench.count for _, shape in drawn)
+    return parts if 1 < parts < bench.count and not by_row else 0
 
 
 def _ends_by_number(bench: Bench, reading: Reading) -> bool:

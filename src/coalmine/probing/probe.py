@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from coalmine.probing import (
     edges,
     faults,
     freshness,
+    generator_states,
     later_steps,
     noise,
     other_draws,
@@ -136,10 +138,23 @@ def _subject(
     given = {name: value for name, value in given.items() if value is not None}
     if isinstance(step, PrivateStep):
         return dataclasses.replace(step, **given)
+    if _takes_nothing(step):
+        name = getattr(step, "__name__", type(step).__name__)
+        raise _validate.reject(
+            "step", step, f"a function of a batch: this one takes none. If it gives a PrivateStep, call it: {name}()"
+        )
     for name in ("batch", "clip_norm", "noise_multiplier"):
         if name not in given:
             raise _validate.reject(name, None, "a value: it is part of what is probed")
     return PrivateStep(step=step, **given)
+
+
+def _takes_nothing(step: Any) -> bool:
+    """Whether a function can only be called without arguments, as one that makes a step."""
+    try:
+        return callable(step) and not inspect.signature(step).parameters
+    except (TypeError, ValueError):  # some functions of libraries tell no signature
+        return False
 
 
 def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int) -> list[Measurement]:
@@ -169,6 +184,7 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
         noised,
         covering,
         freshness.measure(bench, reading, influence, shifter, level=level, known=(*covering.findings, *shared)),
+        generator_states.measure(bench, reading),
         later_steps.measure(bench, reading, influence, samples, level=level),
         None if refuted or adding.findings else batch_sizes.measure(bench, reading, influence),
         edges.empty_batch(bench, reading, known=adding.findings),
@@ -198,6 +214,9 @@ def _confirmed(bench: Bench, reading: carriers.Reading, found: list[Measurement]
     why = noise.NOT_THE_SUM.format(name=name.removeprefix("gradient of "))
     changed = []
     for one in found:
+        if reading.for_each_row and one.name == "sensitivity":
+            changed.append(one)  # its draws were counted: that rests on no carrier
+            continue
         left = tuple(each for each in one.findings if each.fault not in _IN_PROPORTION)
         if left != one.findings:
             said = left[0].sentence if left else "What is released does not follow the noise in proportion."

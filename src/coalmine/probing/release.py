@@ -21,8 +21,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from coalmine.probing import text
 from coalmine.probing.own_code import is_dead, is_library
-from coalmine.probing.snapshot import Snapshot
+from coalmine.probing.snapshot import GENERATORS, Snapshot
 
+_PARTS = (Mapping, list, tuple, bytes, bytearray, np.random.BitGenerator, *GENERATORS)
 _ITEMS = 10_000
 """Items of an array of texts or objects that are looked at."""
 
@@ -62,6 +63,7 @@ class Release:
         self._kept = kept
         self._roots = state if state is not None else _found(snapshot)
         self._copies: Mapping[int, torch.Tensor] = {}
+        self._parts: dict[str, Any] | None = None
         self.names = _parameter_names(self._roots)
 
     @property
@@ -101,6 +103,18 @@ class Release:
         found: dict[str, torch.Tensor] = {}
         self._flatten(value, name, found, set())
         return {one: number for one, number in found.items() if not self.is_kept(one)}
+
+    def parts(self, value: Any, name: str) -> dict[str, Any]:
+        """What a value is made of, as it is: every dict, list, generator and text of bytes in it, by name.
+
+        A generator that an object keeps for its own use is left out: its owner is released, not that.
+        """
+        self._parts = {}
+        try:
+            self._flatten(value, "" if value is self._roots else name, {}, set())
+            return {one or name: part for one, part in self._parts.items()}
+        finally:
+            self._parts = None
 
     def is_kept(self, name: str) -> bool:
         """Whether it was said that nobody outside sees this."""
@@ -143,6 +157,8 @@ class Release:
         """Every number under ``value``, by name."""
         if is_dead(value):
             return
+        if self._parts is not None and isinstance(value, _PARTS):
+            self._parts.setdefault(prefix, value)
         if isinstance(value, torch.Tensor):
             seen.add(id(value))
             value = self._copied(value)
@@ -181,12 +197,17 @@ class Release:
                     self._flatten(one, f"{prefix}[{position}]" if several and _numeric(one) else prefix, found, seen)
             elif dataclasses.is_dataclass(value) and not isinstance(value, type):
                 for field in dataclasses.fields(value):
-                    self._flatten(getattr(value, field.name), f"{dot}{field.name}", found, seen)
+                    self._attribute(getattr(value, field.name), f"{dot}{field.name}", found, seen)
             elif callable(getattr(value, "state_dict", None)):
                 self._flatten(value.state_dict(), prefix or type(value).__name__, found, seen)
             elif own(value) or isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
                 for name, one in vars(value).items():
-                    self._flatten(one, f"{dot}{name}", found, seen)
+                    self._attribute(one, f"{dot}{name}", found, seen)
+
+    def _attribute(self, value: Any, name: str, found: dict[str, torch.Tensor], seen: set[int]) -> None:
+        """What an object of the user holds; a generator there is its tool, and holds no number that is released."""
+        if not isinstance(value, GENERATORS):
+            self._flatten(value, name, found, seen)
 
     def _optimizer(self, optimizer: torch.optim.Optimizer, dot: str, found: dict[str, torch.Tensor]) -> None:
         """The state of each parameter, and the numbers of each group (a learning rate may follow the data)."""

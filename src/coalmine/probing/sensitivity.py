@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.probing import faults, order, rows
+from coalmine.probing import faults, half_precision, order, rows
 from coalmine.probing.additivity import carrier_error
 from coalmine.probing.bench import Bench
 from coalmine.probing.carriers import TOLERANCE, Reading
@@ -94,8 +94,9 @@ def measure(
     if reach < _REACHED and not blind:
         what = "the clip norm" if bound == bench.subject.clip_norm else f"what is allowed ({bound:.4g})"
         blind = (
-            f"no row came closer to {what} than {reach:.2g} of it, so clipping was never needed; hand over a batch "
-            "with larger gradients, or wider bounds"
+            f"no row came closer to {what} than {reach:.2g} of it: clipping was never needed, or each layer is clipped "
+            "to a part of it, which no row fills in all; hand over a batch with larger gradients"
+            + (", or wider bounds" if bench.subject.bounds is not None else "")
         )
     sentence = f"The largest influence of one row is {number:.4g}, where {allowed:.4g} is allowed"
     sentence += f" ({len(influence.tried)} rows tried)."
@@ -245,7 +246,8 @@ def _named(
     ]
     if causes:
         cause = faults.by_name(causes[0].fault) or faults.TOO_SENSITIVE
-        return faults.finding(cause, f"{said}.", number=number, allowed=limit, witness=witness)
+        rounded = half_precision.word(bench, reading.base, number / limit - 1.0) if cause is faults.INTERACT else ""
+        return faults.finding(cause, f"{said}.{rounded}", number=number, allowed=limit, witness=witness)
     grown = growth(bench, reading, best)
     if grown is not None:
         return _no_clipping(best, allowed, grown)

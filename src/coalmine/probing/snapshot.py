@@ -112,7 +112,7 @@ class Snapshot:
         self._visit(state, "state")
         self._visit(step, getattr(step, "__name__", "step"))
         self._library_states = library_generators()
-        self._generator_states = [_state_of(one) for one in self.generators]
+        self._generator_states = [state_of(one) for one in self.generators]
 
     def restore(self, *, generators: bool = True) -> None:
         """Put everything back; without ``generators`` random numbers go on from where they are."""
@@ -251,7 +251,8 @@ class Snapshot:
         except ValueError:  # not yet assigned
             return
         self._restorers.append(functools.partial(_put_cell, cell, value))
-        self._refer(cell, None, value)
+        if name != "__class__":  # through which a generator's own methods ask the class above theirs
+            self._refer(cell, None, value)
         self._visit(value, name)
 
     def _refer(self, owner: Any, key: Any, value: Any) -> None:
@@ -456,7 +457,8 @@ def library_generators() -> list[tuple[Callable[[Any], None], Any]]:
     return found
 
 
-def _state_of(generator: Any) -> Any:
+def state_of(generator: Any) -> Any:
+    """The state of a generator; None where it has none that can be had."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
     if isinstance(generator, np.random.Generator):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -44,6 +44,7 @@ class _Play:
     shift: Mapping[Key, torch.Tensor] = dataclasses.field(default_factory=dict)
     heard: dict[Key, torch.Tensor] | None = None
     seeded: list[Seeded] | None = None
+    states: Callable[[bool, Any], None] | None = None
     count: dict[Site, int] = dataclasses.field(default_factory=dict)
 
 
@@ -175,6 +176,14 @@ class Tape:
         with self._running(_Play("toss", number=number)):
             yield self
 
+    def follow(self, states: Callable[[bool, Any], None]) -> contextlib.AbstractContextManager[None]:
+        """Let the step draw as it does without a tape, and tell the states of its generators.
+
+        Args:
+            states: is told, before and after each draw, whether it is noise, and the state of its generator.
+        """
+        return self._running(_Play("follow", states=states))
+
     def take_back(self) -> None:
         """Have the recording again that was there before other draws were made anew."""
         if self._first is not None:
@@ -275,6 +284,8 @@ class Tape:
             return self._keep(site, request)
         if play.mode == "learn":
             return self._note(site, number, request)
+        if play.states is not None:
+            return self._followed(site, request, play.states)
         if play.mode == "toss":
             return self._anew(site, number, request, play)
         if play.seeded is not None and (seed := request.seed()) is not None:
@@ -302,6 +313,14 @@ class Tape:
         if was is None:
             return scaled(value, request.normal, play.factor)
         return shifted(about_its_mean(value, now=request.normal, then=was.normal, factor=play.factor), shift)
+
+    def _followed(self, site: Site, request: Request, states: Callable[[bool, Any], None]) -> Any:
+        is_noise, value = self._is_noise(site), None
+        for draws in (True, False):
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # a generator of the operating system has none
+                states(is_noise, request.state())
+            value = request.live() if draws else value
+        return value
 
     def _keep(self, site: Site, request: Request) -> Any:
         state = None if request.by_value else request.state()

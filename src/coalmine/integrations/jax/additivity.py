@@ -18,6 +18,8 @@ from coalmine.probing.findings import Finding, Measurement
 
 _CHANGED = 0.01
 """Relative: how far noise, or what a row adds, may be off."""
+_KEYS = 6
+"""Keys under which noise of one number is compared again."""
 _CHANCES = 6.0
 """Standard deviations of the size of noise from other draws."""
 
@@ -32,6 +34,8 @@ class _Noise:
     """Whether nothing at all moved."""
     other: bool = False
     """Whether it is other noise, and not the same times a number."""
+    single: bool = False
+    """Whether it is so in a tensor of one number, where other noise is the same times some number, too."""
     drawn_anew: bool = False
     """Whether the row, in the place of another, makes the same key give other noise altogether."""
 
@@ -99,10 +103,35 @@ def _noises(reading: Reading, tried: list[Tried]) -> list[_Noise]:
         loud = one_of(shown, place)
         quiet = {name: reading.silent[name] + one.moved[name] for name in carriers}
         found.append(_compared(reading, [loud[name] - quiet[name] for name in carriers], before, loud))
+    alone = [place for place, one in enumerate(found) if one.single and one.off > _CHANGED]
+    if alone and _by_size(reading, tried[alone[0]]):
+        for place in alone:
+            found[place] = _Noise(1.0, 0.0, found[place].still)
     other = [place for place, one in enumerate(found) if one.other]
     if other:  # a row more may change the draws by the shape of the batch alone; another row in its place may not
         found[other[0]] = dataclasses.replace(found[other[0]], drawn_anew=_drawn_anew(reading, tried[other[0]]))
     return found
+
+
+def _by_size(reading: Reading, one: Tried) -> bool:
+    """Whether a row more gives other noise to tensors of one number under every key, and in another's place does not.
+
+    Under some keys together, other noise is no multiple of the noise before; the size of the batch alone makes it.
+    """
+    bench, keys = reading.bench, [reading.loud[0], *range(2, 2 + _KEYS)]
+    if reading.outside:
+        return False
+    names = [name for name in reading.carriers if reading.noise[name].size == 1]
+
+    def noise(batch: Any) -> NDArray[np.float64]:
+        loud, quiet = (bench.run([batch] * len(keys), keys, [factor] * len(keys)) for factor in (1.0, 0.0))
+        return np.array([(loud[name] - quiet[name]).ravel() for name in names])
+
+    before, after, replaced = (noise(one) for one in (reading.base, bench.batch(one.row), bench.replaced({0: one.row})))
+    ratios = np.sum(after * before, axis=1) / np.sum(np.square(before), axis=1)
+    left = np.linalg.norm(after - ratios[:, None] * before, axis=1) / np.linalg.norm(before, axis=1)
+    same = np.linalg.norm(replaced - before, axis=1) / np.linalg.norm(before, axis=1)
+    return bool((left > 0.1).any() and (same <= _CHANGED).all())
 
 
 def _drawn_anew(reading: Reading, one: Tried) -> bool:
@@ -131,7 +160,7 @@ def _compared(
             numbers = sum(one.size for one in before)
             return _Noise(a / b, float(_CHANCES * np.sqrt(1.0 / numbers)), still, other=True)
         if abs(ratio - 1.0) - floor > worst.off:
-            worst = _Noise(ratio, floor, still)
+            worst = _Noise(ratio, floor, still, single=then.size == 1)
     return worst
 
 

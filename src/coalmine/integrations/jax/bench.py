@@ -15,7 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.integrations.jax import padding
 from coalmine.integrations.jax.replay import Replay
 from coalmine.probing import rows
 from coalmine.probing.private_step import PrivateStep
@@ -23,6 +25,8 @@ from coalmine.probing.private_step import PrivateStep
 _ROWS_AT_MOST = 12
 STEPS, KEYS = 8, 1000
 """Steps that are walked, and steps whose keys are compared where the loop's keys are given as a function."""
+_PLACES = 64
+"""Places of a padded batch in which rows are looked for that are no padding."""
 _WIDTH, _ROWS_AT_ONCE = 40, 640
 """Runs in one call, and rows in all of them together."""
 _QUICKLY: Any = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -53,16 +57,21 @@ class Bench:
     Runs have numbers: number 0 takes the user's own keys, every other number takes new ones, the same each time.
     """
 
-    def __init__(self, subject: PrivateStep, *, keys: Keys, seed: int) -> None:
+    def __init__(self, subject: PrivateStep, *, keys: Keys, seed: int, empty: Any = None) -> None:
         self.subject, self._keys, self._seed = subject, keys, seed
         self.takes_key = _takes_key(subject.step)
         batch = jax.tree.map(np.asarray, subject.batch)
+        _check_numbers(batch)
         self._dtypes = jax.tree.map(lambda one: one.dtype, batch)
         batch = jax.tree.map(_crafted_as, batch)
         self.count = min(rows.check(batch), _ROWS_AT_MOST)
         self.whole_batch = batch
         _check_finite(batch)
         self.base = rows.take(batch, range(self.count))
+        self.empty = self._given_empty(empty)
+        """What the step is given when no row was drawn."""
+        self.padding: Any = None
+        """Rows that fill up a batch, as many as it has in all, where that number is always the same."""
         self.runs = 0
         self._replays: dict[int, Replay] = {}
         self._compiled: dict[int, Any] = {}
@@ -79,8 +88,12 @@ class Bench:
         self.no_noise: list[int] = []
         """Draws that are never scaled: by their number."""
         self._parts: list[tuple[int, str]] = []
+        self.padding = self._choose_size()
         self._read_outputs()
-        self.grows = self._can_grow()
+        if self.padding is not None:
+            self._pad()
+        self.grows = self.padding is not None or self._can_grow()
+        """Whether a row can be added: by another number of rows, or in the place of padding."""
 
     @property
     def draws(self) -> list[Any]:
@@ -88,14 +101,25 @@ class Bench:
         return self._replay(self.base).draws
 
     def batch(self, *more: Any) -> Any:
-        """The batch with more rows; where it cannot grow, in the place of its last ones."""
-        if not self.grows:
-            return self.replaced({self.count - 1 - number: row for number, row in enumerate(more)})
-        return rows.join([self.base, *more])
+        """The batch with more rows, in the place of padding; where it cannot grow, in the place of its last ones."""
+        return self.smaller(self.count, *more)
 
-    def replaced(self, changes: Mapping[int, Any]) -> Any:
-        """The batch with other rows in the place of some of its own."""
-        return rows.join([changes.get(slot, rows.take(self.base, [slot])) for slot in range(self.count)])
+    def smaller(self, count: int, *more: Any) -> Any:
+        """So many rows of the batch, and more."""
+        if self.padding is None and self.grows:
+            return rows.join([rows.take(self.base, range(count)), *more])
+        last = rows.size(self.base) - 1
+        base = self.base if count == self.count else self.filled(rows.take(self.base, range(count)))
+        return self.replaced({last - number: row for number, row in enumerate(more)}, base)
+
+    def filled(self, some: Any) -> Any:
+        """These rows, with padding where batches are padded."""
+        return some if self.padding is None else padding.filled(some, self.padding)
+
+    def replaced(self, changes: Mapping[int, Any], base: Any = None) -> Any:
+        """The batch, or another one, with other rows in the place of some of its own."""
+        base = self.base if base is None else base
+        return rows.join([changes.get(slot, rows.take(base, [slot])) for slot in range(rows.size(base))])
 
     def run(
         self,
@@ -164,11 +188,17 @@ class Bench:
         if self._keys is None:
             return []
         if not callable(self._keys):
-            return [self._keys[step] for step in range(len(self._keys))]
+            return [_checked_key(f"keys[{step}]", self._keys[step]) for step in range(_length(self._keys))]
         found: list[Any] = []
+        try:
+            inspect.signature(self._keys).bind(0)
+        except ValueError:  # a built-in function that does not say what it takes
+            pass
+        except TypeError:
+            raise _validate.reject("keys", self._keys, _KEYS_ALLOWED) from None
         for step in range(KEYS):
             try:
-                found.append(self._keys(step))
+                found.append(_checked_key(f"keys({step})", self._keys(step)))
             except (IndexError, KeyError, StopIteration):
                 break
         if not found:
@@ -186,16 +216,17 @@ class Bench:
     stuck: int | None = None
     """From which step on the loop's function gives one and the same key."""
 
-    def walk(self, quiet: tuple[int, float]) -> list[Step]:
+    def walk(self, quiet: tuple[int, float], number: int = 0) -> list[Step]:
         """The first steps with the keys that the user's loop gives: beside another run, with noise, and what was drawn.
 
         Args:
             quiet: the number of keys and the factor of the noise of the other run.
+            number: which keys the steps have: 0 for those of the loop.
         """
         state, found = self.subject.state, []
         scales = self._scales(self.base, [quiet[1], 1.0])
-        for number in range(self.steps):
-            outputs, drawn = self._ran([self.base] * 2, [quiet[0], 0], scales, state=state, key=self.key(number))
+        for step in range(self.steps):
+            outputs, drawn = self._ran([self.base] * 2, [quiet[0], number], scales, state=state, key=self.key(step))
             shown = self.shown(outputs)
             keys = [(None if draw in self.no_noise else draw, np.asarray(one[1])) for draw, one in drawn]
             silent, plain = ({name: value[one] for name, value in shown.items()} for one in (0, 1))
@@ -269,6 +300,38 @@ class Bench:
             raise _NotTracedError(f"{type(error).__name__}: {said}") from None
         return traced, shapes
 
+    def _given_empty(self, empty: Any) -> Any:
+        if empty is None:
+            return rows.take(self.base, [])
+        return padding.checked(empty, self.whole_batch)
+
+    def _choose_size(self) -> Any:
+        """The first rows of the batch, or all where the step runs with no other number; the padding, where there is."""
+        given, fills = rows.size(self.whole_batch), rows.size(self.empty)
+        fixed = False
+        if fills != given and self.failure(self.base):
+            fixed = not self.failure(self.whole_batch)
+        elif 0 < fills != given:
+            fixed = not self._can_grow()
+        if fixed or fills == given:
+            self.base, self.count = self.whole_batch, given
+        if fills and (fixed or fills == given):
+            return padding.of_width(self.empty, given)
+        return None
+
+    def _pad(self) -> None:
+        """A batch of some rows that move the release, with padding in all other places, and at least in one."""
+        slots = range(min(self.count, _PLACES))
+        batches = [self.base, *(self.replaced({slot: rows.take(self.padding, [slot])}) for slot in slots)]
+        outputs = self.outputs(batches, [0] * len(batches), [0.0] * len(batches))
+        apart = np.zeros(len(batches), dtype=bool)
+        for shown in (numbers(one) for one in outputs):
+            apart |= ~((shown == shown[:1]) | (np.isnan(shown) & np.isnan(shown[:1]))).all(axis=1)
+        real = [slot for slot in slots if apart[1 + slot]] or list(slots)
+        self.empty = self.padding
+        real = real[: min(_ROWS_AT_MOST, self.count - 1)]
+        self.base, self.count = self.filled(rows.take(self.whole_batch, real)), len(real)
+
     def _can_grow(self) -> bool:
         try:
             self._traced(rows.join([self.base, rows.take(self.base, [0])]))
@@ -298,14 +361,15 @@ class Bench:
         whole = shape == state_shape
         first = not whole and jax.tree.structure(inner) == state_shape
         self._gives_state = whole or first
-        before = jax.tree.leaves(self.subject.state)
+        before, named = jax.tree.leaves(self.subject.state), []
         for number, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(shapes)):
             in_state = number < len(before) and self._gives_state
             name = jax.tree_util.keystr(path[1:] if first and in_state else path) or "release"
             name = name if in_state or not self._gives_state else f"returned{name}"
             if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
                 continue
-            if any(fnmatch.fnmatchcase(name, pattern) for pattern in self.subject.kept):
+            named.append(name)
+            if any(matches(name, pattern) for pattern in self.subject.kept):
                 if in_state:
                     self.kept.append((number, name))
                 continue
@@ -316,6 +380,22 @@ class Bench:
             self.spacing[name] = float(jnp.finfo(leaf.dtype).eps) if noised else 0.0
             value = before[number] if in_state else np.zeros(leaf.shape)
             self.start[name] = numbers(np.asarray(value)[None])[0]
+        self._check_released(named)
+
+    def _check_released(self, named: Sequence[str]) -> None:
+        """An error where nothing is left that could be released, or a name in ``kept`` is none."""
+        if not named:
+            raise InvalidInputError(
+                f"step gives nothing: expected the next state, or gradients; it is called as step(state, batch"
+                f"{', key' if self.takes_key else ''}), and what it changes in place does not count in JAX"
+            )
+        for pattern in self.subject.kept:
+            if not any(matches(name, pattern) for name in named):
+                raise _validate.reject(
+                    "kept", pattern, f"a name (with * and ?) of what the step gives: {_listed(named)}"
+                )
+        if not self._parts:
+            raise _validate.reject("kept", self.subject.kept, f"some of {_listed(named)}, not all: nothing is released")
 
     def next_state(self, outputs: Sequence[Any]) -> Any:
         """The state that a step leaves; the same one where it gives something else."""
@@ -341,6 +421,21 @@ class Bench:
         return self.loop_keys[step]
 
 
+def matches(name: str, pattern: str) -> bool:
+    """Whether a name is meant: as it stands, or by * and ?; brackets are part of names.
+
+    >>> matches("returned[1]", "returned[1]"), matches("['m']['w']", "['m']*"), matches("[0].mu", "[1]*")
+    (True, True, False)
+    """
+    literal = pattern.replace("[", "[[]")
+    return any(fnmatch.fnmatchcase(name, one) for one in (literal, pattern))
+
+
+def _listed(names: Sequence[str]) -> str:
+    most = 12
+    return ", ".join(names[:most]) + (f", and {len(names) - most} more" if len(names) > most else "")
+
+
 def numbers(outputs: Any) -> NDArray[np.float64]:
     """An output of several runs as one row of numbers for each; a complex number is two."""
     array = np.asarray(outputs)
@@ -359,6 +454,14 @@ def _as_given(leaf: Any, dtype: Any) -> Any:
     return leaf.astype(dtype) if leaf.dtype == np.float32 and jnp.issubdtype(dtype, jnp.floating) else leaf
 
 
+def _check_numbers(batch: Any) -> None:
+    """An error where a part of the batch is no array of numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
+        if leaf.dtype.kind in "OUSMm":
+            part, allowed = f"batch{jax.tree_util.keystr(path)}", "an array of numbers, with rows along the first axis"
+            raise _validate.reject(part, leaf.tolist(), allowed)
+
+
 def _check_finite(batch: Any) -> None:
     """An error where rows are not finite: nothing could be compared."""
     for path, leaf in jax.tree_util.tree_leaves_with_path(batch):
@@ -373,6 +476,22 @@ def _is_key(value: Any) -> bool:
     if dtype is None:
         return False
     return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key)) or (dtype == np.uint32 and value.shape == (2,))
+
+
+_KEYS_ALLOWED = "a function of the step's number that gives a key, such as lambda step: jax.random.fold_in(key, step)"
+
+
+def _length(keys: Any) -> int:
+    try:
+        return len(keys)
+    except TypeError:
+        raise _validate.reject("keys", keys, f"{_KEYS_ALLOWED}, or a list or an array of keys") from None
+
+
+def _checked_key(name: str, key: Any) -> Any:
+    if not _is_key(key):
+        raise _validate.reject(name, key, "one key, as jax.random.key or jax.random.split gives it")
+    return key
 
 
 def _key_numbers(key: Any) -> bytes:

@@ -8,24 +8,47 @@ from typing import Any
 
 import numpy as np
 
+from coalmine.integrations.jax import padding
 from coalmine.integrations.jax.reading import Reading, Tried
 from coalmine.probing import faults, rows
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.probing.noise import SHARES, TOLERANCE, Sample
+from coalmine.records import Relation
 
 _REACHED = 0.9
 """Of the clip norm: rows that come this close show that they are clipped."""
+_DIFFERENT, _SMALLEST = 1.2, 0.8
+"""How much the noises of tensors differ, at least, to be weighed, and the least that the smallest of them may be."""
 NAME = "sensitivity"
 
 
 def effective(reading: Reading, samples: Sequence[Sample], level: float | None) -> float | None:
-    """The noise multiplier 1/W of the worst row, W² = Σ ‖Δ‖²/s²; with a level, s is an upper limit for the noise."""
+    """The noise multiplier 1/W of the worst row, W² = Σ ‖Δ‖²/s²; with a level, s is an upper limit for the noise.
+
+    Replacing a row moves twice as far as adding one may, so where rows are only replaced it is 2/W.
+    """
     if not samples or not reading.finite:
         return None
     share = 0.0 if level is None else level * SHARES["size"] / len(samples)
     stds = np.array([one.upper_std(share) if share else one.std for one in samples])
     worst = max(float(np.linalg.norm(one.moves(reading.carriers) / stds)) for one in reading.finite)
-    return 1.0 / worst if worst > 0.0 else None
+    return (1.0 if reading.bench.grows else 2.0) / worst if worst > 0.0 else None
+
+
+def _weighed(reading: Reading, samples: Sequence[Sample], level: float) -> tuple[float, bool]:
+    """How far a row moves the sum; where noises differ, each tensor counts in units in which its own is as promised.
+
+    W·σ·C of :func:`effective`: what noise larger than promised hides in one tensor is no larger influence. Only where
+    no tensor has too little noise, and the size of each is an upper limit at its share of the level.
+    """
+    wanted = reading.bench.subject.noise * reading.scale
+    ratios = np.array([one.std for one in samples]) / wanted
+    if len(samples) < 2 or ratios.max() < _DIFFERENT * ratios.min() or not _SMALLEST <= ratios.min() <= _DIFFERENT:
+        return reading.largest, False
+    share = level * SHARES["size"] / len(samples)
+    units = np.array([max(one.upper_std(share), wanted) for one in samples]) / wanted
+    names = [one.name for one in samples]
+    return max(float(np.linalg.norm(one.moves(names) / units)) for one in reading.finite) / reading.scale, True
 
 
 def measure(reading: Reading, samples: Sequence[Sample], known: Sequence[Finding], *, level: float) -> Measurement:
@@ -46,14 +69,17 @@ def measure(reading: Reading, samples: Sequence[Sample], known: Sequence[Finding
     real = effective(reading, samples, level)
     largest, allowed = reading.largest, reading.allowed
     details: dict[str, Any] = {"rows_tried": len(reading.tried), "effective_noise_multiplier": real}
+    weighed = False
     if reading.absolute:
+        largest, weighed = _weighed(reading, samples, level)
         details |= {"largest": largest, "allowed": allowed, "unit": "of the sum of clipped gradients"}
         if largest > allowed * (1.0 + TOLERANCE) + reading.floor(4.0) / reading.scale:
             said = f"One row moves the sum by {largest:.4g}, where {allowed:.4g} is allowed"
+            said += _not_empty(reading)
             found = _named(reading, best, said, largest, allowed, known, bound=subject.clip_norm * reading.scale)
             return Measurement(name=NAME, sentence=found.sentence, findings=(found,), details=details)
         clip = min(subject.clip_norm, allowed)
-        reach = largest / (clip if largest <= clip * (1.0 + TOLERANCE) or not reading.bench.grows else allowed)
+        reach = reading.largest / (clip if largest <= clip * (1.0 + TOLERANCE) or not reading.bench.grows else allowed)
     else:
         if real is None:
             return Measurement(
@@ -74,9 +100,36 @@ def measure(reading: Reading, samples: Sequence[Sample], known: Sequence[Finding
         if reading.absolute or real is None:
             blind = f"no row came closer to the clip norm than {reach:.2g} of it, so clipping was never needed"
     sentence = f"The step really has a noise multiplier of at most {real:.3g}." if real is not None else ""
+    adding = reading.bench.grows or subject.relation is Relation.REPLACE
+    if not adding:
+        blind = blind or _ONLY_REPLACED
+        sentence = ""
     if reading.absolute:
-        sentence = f"The largest influence of one row is {largest:.4g}, where {allowed:.4g} is allowed. {sentence}"
+        what = "The largest influence of one row" if reading.bench.grows else "The most that replacing one row moves"
+        units = ", each tensor in units of its own noise" if weighed else ""
+        sentence = f"{what} is {largest:.4g}, where {allowed:.4g} is allowed{units}. {sentence}"
     return Measurement(name=NAME, sentence=sentence.strip(), blind=blind, details=details)
+
+
+_ONLY_REPLACED = (
+    "the step runs with one number of rows alone, so that rows were replaced, which moves the sum up to twice as far "
+    "as adding one: whether adding one keeps to the clip norm was not seen; hand over `empty`, as many rows as in "
+    "`batch`, all padding, so that rows can be added in its place"
+)
+
+
+def _not_empty(reading: Reading) -> str:
+    """That padding counts as rows, where it does and the step shows it."""
+    bench = reading.bench
+    moved = 0.0
+    if bench.padding is not None:
+        moved = padding.contributes(bench, reading.carriers, reading.quiet) / reading.scale
+    if moved <= 0.02 * reading.allowed:
+        return ""
+    return (
+        f"; a row of `empty` itself moves it by {moved:.3g}, so `empty` is not all padding, or the step does not leave "
+        "padding out"
+    )
 
 
 def _named(

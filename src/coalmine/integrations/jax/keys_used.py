@@ -16,6 +16,8 @@ from coalmine.probing.independence import correlation_p
 
 _SAME = 1e-3
 """Relative: noise that is the same, but for rounding."""
+_MANY, _ANEW = 8, (3, 4, 5, 6)
+"""Numbers that agree by chance no more, and the numbers of the keys under which fewer of them are compared again."""
 
 
 def measure(reading: Reading, steps: Sequence[Step]) -> Measurement:
@@ -25,6 +27,8 @@ def measure(reading: Reading, steps: Sequence[Step]) -> Measurement:
     used = [[(draw, row.tobytes()) for draw, rows in one.keys for row in rows] for one in steps]
     found: list[Finding] = []
     for pair in _twice(used[0]):
+        if _one_noise(bench, pair):
+            continue
         who = [_who(bench, leaves, one) for one in pair]
         text = f"{who[0]} and {who[1][0].lower()}{who[1][1:]} come from one key."
         found.append(faults.finding(faults.SHARED_NOISE, text, number=1.0, allowed=0.0, witness=" | ".join(who)))
@@ -118,6 +122,34 @@ def _twice(used: Sequence[tuple[int | None, bytes]]) -> list[tuple[int | None, i
     return list(found)
 
 
+def _one_noise(bench: Bench, pair: tuple[int | None, int | None]) -> bool:
+    """Whether two draws of one key are one noise, in the same numbers of one tensor: no difference of them is shown."""
+    if None in pair:
+        return False
+    each = bench.run_each_draw()
+    silent = one_of(bench.run_scaled(_unscaled(bench)), 0)
+    first, second = (
+        {name: each[draw][name] - silent[name] for name in bench.names} for draw in pair if draw is not None
+    )
+    reached = [name for name in bench.names if first[name].any() or second[name].any()]
+    if len(reached) != 1:
+        return False
+    a, b = first[reached[0]], second[reached[0]]
+    if not (a.any() and b.any()):
+        return False
+    apart = float(np.linalg.norm(b - (a @ b) / (a @ a) * a))
+    return apart <= _SAME * float(np.linalg.norm(b)) + 8.0 * bench.spacing[reached[0]] * float(
+        np.linalg.norm(silent[reached[0]])
+    )
+
+
+def _unscaled(bench: Bench) -> NDArray[np.float32]:
+    """No noise of any draw."""
+    scales = np.zeros((1, len(bench.draws)), dtype=np.float32)
+    scales[:, bench.no_noise] = 1.0
+    return scales
+
+
 def _leaves(bench: Bench, silent: Mapping[str, NDArray[np.float64]]) -> list[list[str]]:
     """For each draw, the released tensors that its noise reaches."""
     return [
@@ -148,28 +180,55 @@ def other_laws(reading: Reading) -> list[Finding]:
     return []
 
 
-def fresh(walked: Sequence[Step], names: Sequence[str], level: float) -> Measurement:
+def fresh(reading: Reading, seen: Sequence[Step], level: float) -> Measurement:
     """The noise of the first steps: the same in any two, or (with a level) correlated more than chance allows.
 
     Correlations are tested between steps 1, 2, … apart, each at its share of the level.
     """
-    name, count = "freshness", len(walked)
-    steps = [{one: step.plain[one] - step.silent[one] for one in names} for step in walked]
+    name, count, names = "freshness", len(seen), reading.carriers or reading.constant
+    steps = _noises(seen, names)
     if count < 2 or not names:
         why = "the loop has a key for one step only" if names else "no tensor shows it in proportion to its size"
         said = f"Whether noise is new in each step was not measured: {why}"
         return Measurement(name=name, sentence=f"{said}.", blind=why if names else "")
-    found = _same(steps, names) or (_correlated(steps, names, level / (count - 1) / len(names)) if level else None)
+    found = _same(reading, steps, names) or (
+        _correlated(steps, names, level / (count - 1) / len(names)) if level else None
+    )
     sentence = found.sentence if found else f"Noise is new in each of {count} steps."
     return Measurement(name=name, sentence=sentence, findings=() if found is None else (found,))
 
 
-def _same(steps: Sequence[Mapping[str, NDArray[np.float64]]], names: Sequence[str]) -> Finding | None:
-    """The first tensor with the same noise in two steps."""
+_Noises = Sequence[Mapping[str, NDArray[np.float64]]]
+
+
+def walked(reading: Reading, number: int = 0) -> list[Step]:
+    """The first steps with keys of this number (0: those of the loop), beside the same without noise, or with other."""
+    quiet = (number + 100 if number else 1, 1.0) if reading.outside else (number, 0.0) if number else reading.quiet
+    return reading.bench.walk(quiet, number)
+
+
+def _noises(seen: Sequence[Step], names: Sequence[str]) -> list[dict[str, NDArray[np.float64]]]:
+    return [{one: step.plain[one] - step.silent[one] for one in names} for step in seen]
+
+
+def _alike(first: NDArray[np.float64], second: NDArray[np.float64]) -> bool:
+    return bool(first.any()) and np.allclose(first, second, rtol=_SAME, atol=_SAME * float(np.abs(first).max()))
+
+
+def _same(reading: Reading, steps: _Noises, names: Sequence[str]) -> Finding | None:
+    """The first tensor with the same noise in two steps.
+
+    Two new numbers are within 0.1 % of each other in about one of 1000 pairs of steps, so where a tensor has few of
+    them, the same two steps must agree under other keys, too: 2⋅10⁻² · (10⁻³)⁴ for a single number.
+    """
+    again: list[_Noises] = []
     for name in names:
         for (a, one), (b, other) in itertools.combinations(enumerate(steps, start=1), 2):
-            first, second = one[name], other[name]
-            if first.any() and np.allclose(first, second, rtol=_SAME, atol=_SAME * float(np.abs(first).max())):
+            if _alike(one[name], other[name]):
+                if one[name].size < _MANY:
+                    again = again or [_noises(walked(reading, n), names) for n in _ANEW]
+                    if not all(_alike(each[a - 1][name], each[b - 1][name]) for each in again):
+                        continue
                 text = f"The noise in {name} is the same in steps {a} and {b}."
                 return faults.finding(
                     faults.SAME_NOISE, text, number=1.0, allowed=0.0, witness=f"{name}, steps {a} and {b}"

@@ -28,7 +28,7 @@ def measure(reading: Reading) -> Measurement | None:
     for times in _SIZES:
         made = [[one * times if one.dtype.kind == "f" and one.size > 1 else one for one in rows.numbers(row)]
                 for row in (rows.take(bench.base, [slot]) for slot in range(bench.count))]  # fmt: skip
-        batch = rows.join([reading.crafter.row(values) for values in made])
+        batch = bench.filled(rows.join([reading.crafter.row(values) for values in made]))
         loud = bench.run([batch] * _KEYS, keys, [1.0] * _KEYS)
         quiet = bench.run([batch] * _KEYS, keys, [0.0] * _KEYS)
         sizes.append(np.array([np.linalg.norm(loud[name] - quiet[name]) for name in reading.noisy]))

@@ -28,7 +28,7 @@ def measure(reading: Reading) -> Measurement:
     if best is None:
         return reading.unmeasured(NAME, "A row at other places of the batch")
     given = rows.size(bench.whole_batch)
-    count = min(given, _ROWS)
+    count = given if bench.padding is not None else min(given, _ROWS)
     whole = rows.take(bench.whole_batch, range(count))
     which = f"all {count} rows" if count == given else f"the first {count} of {given} rows"
     failure = bench.failure(whole)

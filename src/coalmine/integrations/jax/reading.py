@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coalmine.integrations.jax.bench import Bench, Shown
+from coalmine.probing import rows
 from coalmine.probing.crafter import Crafter
 from coalmine.probing.findings import Measurement
 from coalmine.probing.noise import TOLERANCE
@@ -24,6 +25,8 @@ _ROUNDS, _WIDTH = 3, 40
 """Rounds of the search, and rows that are tried in one call."""
 _HOMES = 20
 """Keys to choose from where most is measured."""
+_MOSTLY = 0.75
+"""Of these keys: so many show the noise in proportion to its size."""
 _MUCH = 30.0, 60.0
 """Factors with which noise decides a sign."""
 _ALIKE = 0.01
@@ -62,7 +65,7 @@ class Reading:
 
     def __init__(self, bench: Bench, *, seed: int) -> None:
         self.bench = bench
-        self.crafter = Crafter(bench.base, bounds=bench.subject.bounds, seed=seed)
+        self.crafter = Crafter(rows.take(bench.base, range(bench.count)), bounds=bench.subject.bounds, seed=seed)
         self.base = bench.batch()
         self._leave_rows_their_draws()
         keys = list(range(_HOMES))
@@ -88,10 +91,16 @@ class Reading:
             name for name in names if name in signs or (name in new and (self.outside or name in self.scaled))
         ]
         self.constant = [name for name in self.scaled if name not in new]
+        twice = {} if self.outside else bench.run([self.base] * _HOMES, keys, [2.0] * _HOMES)
         self.linear = [
             name
             for name in self.noisy
-            if self.outside or (self.apart(name, self.plain, silent) and self._linear(name, silent, self.plain, double))
+            if self.outside
+            or (
+                self.apart(name, self.plain, silent)
+                and self._linear(name, silent, self.plain, double)
+                and self._mostly_linear(name, without, with_noise, twice)
+            )
         ]
         subject = bench.subject
         self.absolute = subject.divisor is not None and subject.learning_rate is not None
@@ -173,6 +182,11 @@ class Reading:
         once, twice = plain[name] - silent[name], double[name] - silent[name]
         floor = 8.0 * self.rounding(name, double[name])
         return float(np.linalg.norm(twice - 2.0 * once)) <= TOLERANCE * float(np.linalg.norm(once)) + floor
+
+    def _mostly_linear(self, name: str, without: Shown, with_noise: Shown, twice: Shown) -> bool:
+        """The same under nearly all keys: the largest of noised numbers may be the same ones under some."""
+        runs = [[one_of(shown, key) for shown in (without, with_noise, twice)] for key in range(_HOMES)]
+        return sum(self._linear(name, *each) for each in runs) >= _MOSTLY * _HOMES
 
     def follows(self, noise: NDArray[np.float64], moved: NDArray[np.float64], other: str, slack: float = 0.0) -> bool:
         """Whether a tensor is another one times a constant, in its noise and for every row: what is computed from it.

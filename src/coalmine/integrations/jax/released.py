@@ -14,6 +14,8 @@ from coalmine.probing.noise import Sample
 
 _KEYS, _MUCH = 20, 30.0
 """Other keys, and a factor of the noise with which it decides a sign."""
+_HIDDEN = 100.0
+"""How much further than its noise a row may move a function of what was noised."""
 
 
 def measure(reading: Reading, samples: Sequence[Sample]) -> Measurement:
@@ -21,6 +23,7 @@ def measure(reading: Reading, samples: Sequence[Sample]) -> Measurement:
     by_name = {one.name: one for one in samples}
     found: list[Finding] = []
     elsewhere: list[str] = []
+    bent: list[str] = []
     for name in reading.bench.names:
         reached, one = _reached(reading, name)
         if one is None:
@@ -28,6 +31,8 @@ def measure(reading: Reading, samples: Sequence[Sample]) -> Measurement:
         if name not in reading.noisy and name not in reading.constant:
             if name in reading.by_draws and _added_by_hand(reading, name, one):
                 elsewhere.append(name)
+            elif name in reading.by_draws and _bent(reading, name, one):
+                bent.append(name)
             else:
                 found.append(_finding(name, "carries no noise", one))
         elif name in by_name:
@@ -40,6 +45,12 @@ def measure(reading: Reading, samples: Sequence[Sample]) -> Measurement:
         blind = (
             f"{elsewhere[0]} has noise that is not drawn by a function of jax.random, beside others that have: "
             "its size was not measured"
+        )
+    elif bent:
+        blind = (
+            f"{bent[0]} depends on the rows and on noise, but not in proportion: it is a function of what was noised "
+            "(a power, a sign, the largest numbers), so neither was measured in it; while probing, leave that function "
+            "out, so that the step gives what was noised"
         )
     sentence = "Everything that a row reaches carries noise." if not blind else f"Not measured: {blind}."
     return Measurement(
@@ -76,6 +87,28 @@ def _added_by_hand(reading: Reading, name: str, one: Tried) -> bool:
     )
     left = with_it - without - one.moved[name]
     return float(np.abs(left).max()) <= 16.0 * reading.rounding(name, np.abs(without).max(axis=0))
+
+
+def _bent(reading: Reading, name: str, one: Tried) -> bool:
+    """Whether keys change a tensor without a row, too, so that noise is in it, by as much as could hide one.
+
+    Rows that are drawn or changed at random move nothing where there are none. A function of what was noised moves with
+    its noise, in whatever way; what moves hundreds of times as far with a row is no such function.
+    """
+    bench, keys = reading.bench, list(range(2, 2 + _KEYS))
+    nobody = bench.empty
+    if bench.failure(nobody):  # rows that move as little as any
+        weakest = min(reading.finite, key=lambda one: float(np.linalg.norm(one.moved[name])))
+        nobody = bench.replaced(dict.fromkeys(range(rows.size(bench.base)), weakest.row))
+    alone, without, with_it = (
+        bench.run([batch] * _KEYS, keys, [0.0] * _KEYS)[name] for batch in (nobody, reading.base, bench.batch(one.row))
+    )
+    spread = np.linalg.norm(alone - alone.mean(axis=0), axis=1)
+    moved = np.linalg.norm(with_it - without, axis=1)
+    if not np.isfinite([*spread, *moved]).all():
+        return False
+    least = 16.0 * reading.rounding(name, np.abs(alone).max(axis=0))
+    return bool(np.median(spread) > least and np.median(moved) <= _HIDDEN * np.median(spread))
 
 
 def _exact(reading: Reading) -> list[tuple[str, Tried]]:

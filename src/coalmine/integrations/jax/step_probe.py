@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,6 +24,8 @@ from coalmine.integrations.jax import (
     other_keys,
     places,
     released,
+    resolution,
+    small_batches,
 )
 from coalmine.integrations.jax.bench import Bench, Keys
 from coalmine.integrations.jax.reading import Reading
@@ -86,6 +87,7 @@ def probe(
         relation: which data sets count as neighbors.
         sampling: how batches are drawn; Poisson sampling also draws empty ones.
         empty: what the step is given when no row was drawn, where that is not a batch without rows: all padding, say.
+            With as many rows as ``batch``, that number is a constant: rows are added in the place of padding.
         bounds: the least and the greatest value of a feature, where rows are checked.
         kept: names (with * and ?) of what the step gives back but nobody outside ever sees.
         name: what the report calls the step.
@@ -104,8 +106,8 @@ def probe(
     level = _validate.open_unit("level", level)
     replays = _validate.integer("replays", replays, at_least=20)
     began = time.perf_counter()
-    bench = Bench(subject, keys=keys, seed=_validate.integer("seed", seed, at_least=0))
-    measured = _Probe(bench, level=level, replays=replays, seed=seed, empty=empty).measure()
+    bench = Bench(subject, keys=keys, seed=_validate.integer("seed", seed, at_least=0), empty=empty)
+    measured = _Probe(bench, level=level, replays=replays, seed=seed).measure()
     return ProbeReport(
         subject=subject.title,
         measurements=tuple(measured),
@@ -122,15 +124,14 @@ def probe(
 class _Probe:
     """Every measure of one step."""
 
-    def __init__(self, bench: Bench, *, level: float, replays: int, seed: int, empty: Any) -> None:
+    def __init__(self, bench: Bench, *, level: float, replays: int, seed: int) -> None:
         self.bench, self.level, self.replays = bench, level, replays
-        self.empty = rows.take(bench.base, []) if empty is None else jax.tree.map(np.asarray, empty)
         self.reading = Reading(bench, seed=seed)
 
     def measure(self) -> list[Measurement]:
         """All measures, in the order of the report."""
         reading = self.reading
-        steps = self.bench.walk((1, 1.0) if reading.outside else reading.quiet)
+        steps = keys_used.walked(reading)
         used = keys_used.measure(reading, steps)
         if not reading.noisy and not reading.constant:
             return [self._no_noise(), used] if used.findings else [self._no_noise()]
@@ -144,13 +145,15 @@ class _Probe:
             influence.measure(reading, samples, adding.findings, level=self.level),
             adding,
             noised,
+            resolution.measure(reading),
             order.measure(reading),
             released.measure(reading, samples),
             used,
-            keys_used.fresh(steps, reading.carriers or reading.constant, chance),
+            keys_used.fresh(reading, steps, chance),
             later_steps.measure(reading, samples, steps, level=self.level),
             carried.measure(reading),
             places.measure(reading),
+            small_batches.measure(reading),
             self._empty_batch(),
             self._failing_rows(),
             self._control(samples),
@@ -259,7 +262,7 @@ class _Probe:
     def _empty_batch(self) -> Measurement | None:
         if self.bench.subject.sampling is not Sampling.POISSON or not self.bench.grows:
             return None
-        name, batch = "empty batch", self.empty
+        name, batch = "empty batch", self.bench.empty
         failure = self.bench.failure(batch)
         text = f"The step fails on an empty batch: {failure.rstrip('.')}." if failure else ""
         if not failure:

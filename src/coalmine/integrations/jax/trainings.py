@@ -59,6 +59,7 @@ def audit(
     def many(function: Train) -> Many:
         return Many(function, scoring, canary=canary, together=together)
 
+    _check_scores(many(train), built.world0)
     if not {"workers", "timeout", "execution"} & options.keys():
         # One compiled call fills the machine by itself, and what was compiled stays in this process.
         options["execution"] = Execution(engine="inline")
@@ -79,6 +80,16 @@ def _as_arrays(worlds: Worlds) -> Any:
         return jax.tree.map(lambda data, one: jnp.asarray(one, dtype=data.dtype), worlds.world0, worlds.canary)
     except (TypeError, ValueError, AttributeError):
         return worlds.canary
+
+
+def _check_scores(many: Many, dataset: Any) -> None:
+    """An error where a score gives no single number; what else fails is for the game, which says in which trial."""
+    try:
+        jax.eval_shape(many.one, dataset, jax.ShapeDtypeStruct((), np.uint32))
+    except InvalidInputError:
+        raise
+    except Exception:  # noqa: BLE001  a user's training may raise anything
+        pass
 
 
 class Many:
@@ -104,7 +115,7 @@ class Many:
     def __call__(self, dataset: Any, seeds: Any) -> list[Any]:
         """The scores of one training for each seed."""
         if self._compiled is None:
-            self._compiled = jax.jit(jax.vmap(self._one, in_axes=(None, 0)))
+            self._compiled = jax.jit(jax.vmap(self.one, in_axes=(None, 0)))
         given = np.asarray(seeds, dtype=np.uint32)
         on_cpu = jax.default_backend() == "cpu"
         size = min(self.together, _ON_ONE_CORE) if on_cpu else self.together
@@ -121,7 +132,7 @@ class Many:
         with ThreadPoolExecutor(_cores() if on_cpu else 1) as threads:
             return list(np.concatenate([*first, *threads.map(scores, parts)]))
 
-    def _one(self, dataset: Any, seed: jax.Array) -> jax.Array:
+    def one(self, dataset: Any, seed: jax.Array) -> jax.Array:
         """One training and its scores."""
         model = self.__wrapped__(dataset, jax.random.key(seed))
         return jnp.stack([self._score(name, one, model) for name, one in self.scores.items()])

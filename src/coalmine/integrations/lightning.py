@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from collections import OrderedDict
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from coalmine.errors import InvalidInputError, UnsupportedError
-from coalmine.integrations import opacus
+from coalmine.integrations import lightning_step, opacus
 
 if TYPE_CHECKING:
     from coalmine.probing.findings import ProbeReport
@@ -33,8 +32,9 @@ def probe(
 ) -> ProbeReport:
     """Let Lightning begin a training, and probe its step in the place of the first batch; nothing is trained.
 
-    The step is Lightning's own, with its hooks, its precision and whatever wraps the optimizer. So the optimizer that
-    is probed is the one that is stepped, and not one that was made private and then forgotten.
+    The step is Lightning's own, with the batch hooks of the module and of its callbacks, its precision, whatever wraps
+    the optimizer, and the schedulers of the learning rate. So the optimizer that is probed is the one that is stepped,
+    and not one that was made private and then forgotten. What the step logs counts as released, as ``logged.<name>``.
 
     Args:
         trainer: a Lightning ``Trainer`` made for this; it is not of use for a training afterwards.
@@ -55,16 +55,22 @@ def probe(
     """
     from coalmine.probing.probe import probe as probe_step
 
+    here = lightning_step.package_of(trainer).Callback()
+    opacus.check_promise(promise)
     found: list[ProbeReport] = []
+    logged = lightning_step.Logged()
 
     def on_train_batch_start(trainer: Any, module: Any, *_: Any) -> None:
-        subject = _step(trainer, module, batch, promise)
-        found.append(probe_step(subject, level=level, replays=replays, tries=tries, seed=seed))
+        lightning_step.begin_again(trainer)
+        callbacks = lightning_step.Callbacks(trainer, but=here)
+        with logged.listening(trainer, module):
+            subject = _step(trainer, module, callbacks, logged, batch, promise)
+            report = probe_step(subject, level=level, replays=replays, tries=tries, seed=seed)
+        found.append(_with_hints(report, callbacks.left_out))
         raise _Probed
 
-    here = _base(trainer)()
     here.on_train_batch_start = on_train_batch_start
-    trainer.callbacks.append(here)
+    trainer.callbacks.insert(0, here)  # before any other has seen the first batch
     try:
         trainer.fit(module, train_dataloaders=train_dataloaders, datamodule=datamodule)
     except _Probed:
@@ -74,17 +80,15 @@ def probe(
     raise InvalidInputError("trainer ended before its first batch: expected a trainer and data that train at all")
 
 
-def _base(trainer: Any) -> Any:
-    """The class of callbacks that belongs to the trainer: Lightning comes as two packages."""
-    for one in type(trainer).__mro__:
-        for package in ("lightning.pytorch", "pytorch_lightning"):
-            if one.__name__ == "Trainer" and one.__module__.startswith(package):
-                return importlib.import_module(package).Callback
-    raise InvalidInputError(f"trainer is of type {type(trainer).__name__}: expected a Trainer of Lightning")
-
-
-def _step(trainer: Any, module: Any, batch: Any, promise: dict[str, Any]) -> PrivateStep:
-    """What Lightning does with a batch, from the training step to the step of its optimizers."""
+def _step(
+    trainer: Any,
+    module: Any,
+    callbacks: lightning_step.Callbacks,
+    logged: lightning_step.Logged,
+    batch: Any,
+    promise: dict[str, Any],
+) -> PrivateStep:
+    """What Lightning does with a batch, and what is promised of it."""
     from coalmine.probing.private_step import PrivateStep
 
     if trainer.accumulate_grad_batches != 1:
@@ -92,31 +96,57 @@ def _step(trainer: Any, module: Any, batch: Any, promise: dict[str, Any]) -> Pri
             f"accumulate_grad_batches = {trainer.accumulate_grad_batches}: expected 1; several batches are one step of "
             "the accounting then, so hand over one batch of that size"
         )
-    loop = trainer.fit_loop.epoch_loop
-
-    def step(rows: Any) -> None:
-        # As Lightning's own epoch loop does it, without what that logs and counts.
-        rows = module._on_before_batch_transfer(trainer.precision_plugin.convert_input(rows))
-        rows = trainer.strategy.batch_to_device(rows)
-        named = loop._build_kwargs(OrderedDict(), rows, 0)
-        if module.automatic_optimization:
-            loop.automatic_optimization.run(trainer.optimizers[0], 0, named)
-        else:
-            loop.manual_optimization.run(named)
-
+    step = lightning_step.one_batch(trainer, module, callbacks, logged)
     optimizers = list(trainer.optimizers)
+    schedulers = lightning_step.schedulers(trainer)
     stepped = " and ".join(type(one).__name__ for one in optimizers)
     if batch is None:
         batch = opacus.first_rows(trainer.train_dataloader)
-    given = {"state": [module, *optimizers], "name": f"{stepped}, as Lightning steps it", **promise}
+    state = [module, *optimizers, *([schedulers] if schedulers else [])]
+    given = {"state": state, "name": f"{stepped}, as Lightning steps it", **promise}
     private = [one for one in optimizers if opacus.is_private(one)]
+    missing = [name for name in ("clip_norm", "noise_multiplier") if name not in promise]
     if private:
         loader = trainer.train_dataloader
-        return opacus.step(module, private[0], own_step=step, batch=batch, loader=loader, **given)
-    missing = [name for name in ("clip_norm", "noise_multiplier") if name not in promise]
-    if missing:
+        subject = opacus.step(module, private[0], own_step=step, batch=batch, loader=loader, **given)
+    elif missing:
         raise InvalidInputError(
             f"{missing[0]} is missing: Lightning steps {stepped}, which is not private, so what is promised cannot be "
             "read off it; hand it over to see what the step really does"
         )
-    return PrivateStep(step=step, batch=batch, **given)
+    else:
+        subject = PrivateStep(step=step, batch=batch, **given)
+    more = subject.released
+
+    def released() -> dict[str, Any]:
+        return {**(more() if more is not None else {}), **callbacks.released(), **logged.released()}
+
+    return dataclasses.replace(subject, released=released)
+
+
+def _with_hints(report: ProbeReport, left_out: list[str]) -> ProbeReport:
+    """The report, with what to do about values that are logged, and the hooks that were not run."""
+    from coalmine.probing.findings import Measurement
+
+    measured = []
+    for one in report.measurements:
+        names = [name for name in one.details.get("uncovered", ()) if name.startswith("logged.")]
+        findings = []
+        for finding in one.findings:
+            name = next(
+                (name for name in names if f"{name}," in finding.sentence or f"{name} " in finding.sentence), ""
+            )
+            hint = f' The step logs it; if nobody outside sees the log, say kept=("{name}",).' if name else ""
+            findings.append(dataclasses.replace(finding, sentence=finding.sentence + hint))
+        measured.append(dataclasses.replace(one, findings=tuple(findings)))
+    if left_out:
+        hooks = ", ".join(left_out)
+        measured.append(
+            Measurement(
+                name="hooks",
+                sentence=f"Not everything that Lightning calls was run: {hooks}.",
+                blind=f"{hooks} may change the training and was not run, since it saves files or ends the training; "
+                "move what it changes into a callback of its own, or probe without it",
+            )
+        )
+    return dataclasses.replace(report, measurements=tuple(measured))

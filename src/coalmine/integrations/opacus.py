@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,7 @@ def step(
     from coalmine.probing.private_step import PrivateStep
 
     _private(optimizer)
+    check_promise(promise)
     if batch is None:
         if loader is None:
             raise InvalidInputError("batch = None is not allowed without a loader: expected a batch, or a loader")
@@ -121,10 +123,39 @@ def step(
     return PrivateStep(step=private_step, batch=batch, **{"state": [model, optimizer], **given, **promise})
 
 
+def check_promise(promise: Mapping[str, Any]) -> None:
+    """An error for a name that is no part of a promise."""
+    from coalmine.probing.private_step import PrivateStep
+
+    known = {field.name for field in dataclasses.fields(PrivateStep)} - {"step", "batch"}
+    for name in promise:
+        if name not in known:
+            raise _validate.reject("promise", name, "one of " + ", ".join(sorted(known)))
+
+
 def first_rows(loader: Any) -> Any:
-    """A batch of the first rows of a loader's data set."""
+    """A batch of the first rows of a loader's data set; columns that its collate function gives as a list, as a tuple.
+
+    A list of tensors of one shape could be rows as well. What a collate function has put together is columns, if each
+    has as many rows as it was given.
+    """
+    from coalmine.probing import rows
+
     collate = getattr(loader, "collate_fn", None) or (lambda rows: rows)
-    return collate([loader.dataset[position] for position in range(min(_ROWS, len(loader.dataset)))])
+    count = min(_ROWS, len(loader.dataset))
+    batch = collate([loader.dataset[position] for position in range(count)])
+    if isinstance(batch, list) and all(len(one) == count for one in rows.leaves(batch)):
+        return _as_tuples(batch)
+    return batch
+
+
+def _as_tuples(batch: Any) -> Any:
+    """A batch with a tuple in the place of each list of columns; texts and other values stay in theirs."""
+    from coalmine.probing import rows
+
+    if isinstance(batch, list) and rows.leaves(batch):
+        return tuple(_as_tuples(one) for one in batch)
+    return batch
 
 
 def is_private(optimizer: Any) -> bool:

@@ -71,6 +71,12 @@ def test_replaced_rows_with_sampling() -> None:
     assert 0.99999 <= found.statement.epsilon <= 1.0
 
 
+def test_replaced_rows_at_a_delta_that_the_pld_cannot_resolve() -> None:
+    found = calibrate.noise_multiplier(sample_rate=0.5, steps=10**6, epsilon=1.0, delta=1e-9, relation=Relation.REPLACE)
+    assert found.statement.analysis == "no_amplification"
+    assert found.noise_multiplier == pytest.approx(2_000.0 / curves.gaussian_mu(1.0, delta=1e-9), rel=2e-6)
+
+
 def test_what_no_noise_can_reach_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"epsilon = 1e-09 is not allowed: expected at least 0\.00"):
         calibrate.noise_multiplier(sample_rate=0.5, steps=100_000, epsilon=1e-9, delta=1e-15, analysis="last_iterate")

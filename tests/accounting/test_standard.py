@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import composition_oracle
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -158,8 +159,60 @@ def test_tiny_delta_falls_back_to_rdp_and_says_so() -> None:
     found = standard.epsilon(mechanism(0.01, 1.0, 100_000), delta=1e-14)
     assert found.epsilon == standard.epsilon(mechanism(0.01, 1.0, 100_000), delta=1e-14, analysis="rdp").epsilon
     assert "RDP" in found.assumptions[-1]
-    with pytest.raises(UnsupportedError, match="rounding error"):
-        standard.epsilon(mechanism(0.01, 1.0, 100_000, relation="replace"), delta=1e-14)
+
+
+def exact_gaussian_delta(mu: float, epsilon: float) -> float:
+    """δ(ε) of a Gaussian mechanism with fifty digits (Balle and Wang 2018, Theorem 8)."""
+    with mpmath.workdps(50):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return float(mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m))
+
+
+@pytest.mark.parametrize(
+    ("q", "sigma", "steps", "epsilon", "analysis", "close"),
+    [
+        (0.01, 1.0, 1000, 5.5, "rdp", 60.0),
+        (0.01, 1.0, 1000, 14.0, "rdp", 60.0),
+        (0.1, 2.0, 1000, 20.0, "rdp", 20.0),
+        (0.9, 10.0, 100, 9.0, "rdp", 20.0),
+        (0.99, 10.0, 100, 12.0, "no_amplification", 5.0),
+    ],
+)
+def test_a_delta_under_the_rounding_of_the_pld_comes_from_a_coarser_analysis(
+    q: float, sigma: float, steps: int, epsilon: float, analysis: str, close: float
+) -> None:
+    """Valid beside a contour integral, and within that factor where the PLD's floor was off by ten powers of ten."""
+    one = mechanism(q, sigma, steps)
+    truth, found = composition_oracle.delta(q, sigma, steps, epsilon), standard.delta(one, epsilon=epsilon)
+    assert truth <= found.delta <= close * truth
+    assert found.analysis == analysis
+    assert "rounding error" in found.assumptions[-1]
+    assert found.delta <= standard.delta(one, epsilon=epsilon, analysis="rdp").delta
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "replace"])
+@pytest.mark.parametrize(("q", "sigma", "steps"), [(0.01, 1.0, 1000), (0.5, 0.7, 3), (0.9, 10.0, 100)])
+def test_delta_falls_as_epsilon_grows(q: float, sigma: float, steps: int, relation: str) -> None:
+    one = mechanism(q, sigma, steps, relation=relation)
+    found = [standard.delta(one, epsilon=float(epsilon)).delta for epsilon in np.linspace(0.0, 30.0, 60)]
+    assert np.all(np.diff(found) <= 0.0)
+
+
+@pytest.mark.parametrize(("q", "truth_too"), [(1.0 - 1e-9, True), (0.5, False)])
+def test_a_replaced_row_at_a_tiny_delta_has_the_bound_without_sampling(q: float, truth_too: bool) -> None:
+    """Two sensitivities apart in every step, whether it is drawn or not; nearly exact where it nearly always is."""
+    one, mu = mechanism(q, 2.0, 100_000, relation="replace"), 2.0 * math.sqrt(100_000) / 2.0
+    found = standard.epsilon(one, delta=1e-14)
+    assert found.analysis == "no_amplification"
+    assert "without sampling" in found.assumptions[-1]
+    assert exact_gaussian_delta(mu, found.epsilon) <= 1e-14 * (1.0 + 1e-9)
+    assert exact_gaussian_delta(mu, found.epsilon * (1.0 - 1e-9)) > 1e-14
+    if truth_too:  # more rows drawn leak more, and without sampling it is exact
+        exact = standard.epsilon(mechanism(1.0, 2.0, 100_000, relation="replace"), delta=1e-14)
+        assert found.epsilon == pytest.approx(exact.epsilon, rel=1e-9)
+    tail = standard.delta(mechanism(0.9, 10.0, 100, relation="replace"), epsilon=30.0)
+    assert tail.analysis == "no_amplification"
+    assert tail.delta == pytest.approx(exact_gaussian_delta(2.0, 30.0), rel=1e-9)
 
 
 def test_central_limit_is_labelled_and_can_be_too_small() -> None:
@@ -226,7 +279,7 @@ def test_shuffle_counts_epochs(q: float, steps: int, relation: str, mu: float) -
 
 def test_pairs_without_an_analysis_are_refused() -> None:
     replaced = mechanism(0.1, 1.0, 10, relation="replace")
-    with pytest.raises(UnsupportedError, match="analysis = 'pld'"):
+    with pytest.raises(UnsupportedError, match=r"standard analysis \(PLD\)"):
         standard.epsilon(replaced, delta=1e-5, analysis="rdp")
     with pytest.raises(UnsupportedError, match="central-limit"):
         standard.gdp_clt(replaced, delta=1e-5)

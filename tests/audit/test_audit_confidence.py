@@ -4,13 +4,13 @@ import pytest
 
 from coalmine.adversaries import adversary
 from coalmine.auditing import config
-from coalmine.auditing.run import audit
+from coalmine.auditing.run import audit, planned
 from coalmine.store import Store
 from coalmine.store.listing import audits
 
 
 def test_a_confidence_beyond_reach_is_found_before_training(tmp_path):
-    with pytest.raises(ValueError, match="too high for the sup-test"):
+    with pytest.raises(ValueError, match="too high for these tests"):
         audit(config.load(overrides=["audit.confidence=0.99999999"]), store=tmp_path / "a.db")
     with Store.open(tmp_path / "a.db") as store:
         assert (store.runs(), audits(store)) == ((), ())
@@ -20,8 +20,20 @@ def test_settings_may_be_plain_data_or_a_file(tmp_path):
     tree = {"audit": {"confidence": 0.99999999}}
     (tmp_path / "audit.toml").write_text("[audit]\nconfidence = 0.99999999\n", encoding="utf-8")
     for settings in (tree, tmp_path / "audit.toml", str(tmp_path / "audit.toml")):
-        with pytest.raises(ValueError, match="too high for the sup-test"):
+        with pytest.raises(ValueError, match="too high for these tests"):
             audit(settings, store=tmp_path / "a.db")
+
+
+@pytest.mark.parametrize("confidence", [0.9999, 0.999999])
+def test_what_is_said_of_a_confidence_is_what_an_audit_has(settings, confidence):
+    """No threshold rules, no fewer attacks than one; and the confidence that it names is taken."""
+    one = settings(audit={"confidence": confidence})
+    with pytest.raises(ValueError, match=rf"confidence = {confidence} is too high .* at most 0\.999838$"):
+        planned(one)
+    planned(settings(audit={"confidence": 0.999838}))
+    two = settings(audit={"confidence": confidence}, adversaries=({"name": "clipbkd"}, {"name": "membership"}))
+    with pytest.raises(ValueError, match=r"at most 0\.999676 \(of 2 attacks together; fewer attacks allow more\)"):
+        planned(two)
 
 
 def test_scores_of_the_same_trainings_share_the_level(play, settings, trained):

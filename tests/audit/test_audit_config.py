@@ -3,6 +3,7 @@
 import pytest
 
 from coalmine.auditing import config
+from coalmine.auditing.setting import prepare
 from coalmine.errors import InvalidInputError
 
 TREE = {
@@ -73,8 +74,12 @@ def test_the_default_preset_is_read_without_an_argument():
         (changed("model", kind="resnet"), ["model.kind = 'resnet'", "'mlp'"]),
         (changed("model", hidden=[0]), ["model.hidden.0 = 0"]),
         (changed("data", name=3), ["data.name = 3"]),
-        ({**TREE, "data": "digits"}, ["data = 'digits'"]),
-        ({**TREE, "adversary": []}, ["adversary = []"]),
+        ({**TREE, "data": "digits"}, ["data = 'digits'", "expected a table, written [data]"]),
+        (changed("model", hidden=3), ["model.hidden = 3", "expected a list"]),
+        (changed("model", hidden=[1] * 101), ["model.hidden = [", "a list of at most 100"]),
+        ({**TREE, "adversary": []}, ["adversary = []", "expected a list of at least 1"]),
+        ({**TREE, "adversary": 3}, ["adversary = 3", "a list of tables, each written [[adversary]]"]),
+        ({**TREE, "adversary": [3]}, ["adversary.0 = 3", "a table, written [[adversary]]"]),
         ({**TREE, "adversary": [{"copies": 2}]}, ["adversary.0.name is missing"]),
     ],
 )
@@ -114,6 +119,36 @@ def test_bad_overrides(override, words):
     with pytest.raises(InvalidInputError) as caught:
         config.load(overrides=[override])
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("trials", ["x", 3, 1.5, True])
+def test_trials_that_another_number_replaces_are_still_checked(tmp_path, trials):
+    path = tmp_path / "audit.toml"
+    value = f'"{trials}"' if isinstance(trials, str) else str(trials).lower()
+    path.write_text(f'[[adversary]]\nname = "clipbkd"\ntrials = {value}\n', encoding="utf-8")
+    with pytest.raises(InvalidInputError, match=r"adversary\.0\.trials = "):
+        config.load(path, overrides=["audit.trials=8"])
+    path.write_text('[[adversary]]\nname = "clipbkd"\ntrials = 6\n', encoding="utf-8")
+    assert config.load(path, overrides=["audit.trials=8"]).adversary[0].trials is None
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "audit.toml"
+    path.write_bytes(b"\xef\xbb\xbf[audit]\ntrials = 20\n")
+    assert config.load(path).audit.trials == 20
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        ({"classes": [3, 8], "rows_per_class": 148}, r"data\.rows_per_class = 148 .* at most 140, .* class 8"),
+        ({"rows_per_class": 2, "rows": 21}, r"data\.rows = 21 .* at most 20"),
+    ],
+)
+def test_more_rows_than_there_are_is_said_in_the_configs_words(section, words):
+    made = config.parse({**TREE, "data": {"name": "digits", **section}})
+    with pytest.raises(InvalidInputError, match=words):
+        prepare(made)
 
 
 def test_unknown_presets_and_two_sources(tmp_path):

@@ -210,9 +210,9 @@ def test_a_module_of_the_users_own_is_known_by_its_text(monkeypatch):
     ("options", "words"),
     [
         ({"data": (np.zeros((3, 2)),)}, "expected arrays"),
-        ({"data": (np.zeros((3, 2)), np.zeros(4))}, r"data has shapes \(3, 2\) and \(4,\)"),
-        ({"data": (np.zeros((3, 2)), np.array([0.5, 0.0, 1.0]))}, "expected whole numbers from 0"),
-        ({"data": (np.zeros((3, 2)), ["a", "b", "c"])}, "expected arrays of numbers"),
+        ({"data": (np.zeros((3, 2)), np.zeros(4))}, r"data has x and y of shapes \(3, 2\) and \(4,\)"),
+        ({"data": (np.zeros((3, 2)), np.array([0.5, 0.0, 1.0]))}, "expected a class label, a whole number from 0"),
+        ({"data": (np.zeros((3, 2)), ["a", "b", "c"])}, "y of data is not allowed: expected an array of numbers"),
         ({"model": "mlp"}, "model = 'mlp' is not allowed"),
         ({"adversaries": ["clipbdk"]}, "did you mean 'clipbkd'"),
         ({"adversaries": [3]}, "adversary = 3 is not allowed"),

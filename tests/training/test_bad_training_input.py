@@ -183,7 +183,10 @@ def test_an_observer_must_give_a_score_for_each_trial():
         def finish(self, models):
             return np.zeros(7)
 
-    with pytest.raises(InvalidInputError, match=r"shape \(7,\): expected 2 rows"):
+    with pytest.raises(
+        InvalidInputError,
+        match=r"Wrong\.finish gave scores of shape \(7,\): expected one number for each of the 2 trials",
+    ):
         go(observer=Wrong())
 
 

@@ -66,7 +66,8 @@ def one_bit(mechanism: DpSgd, *, delta: float, threshold: float | None = None, s
         if (1.0 + 6.0 * sigma) * steps * (bits.TENTHS / step) > _MOST_WORK:
             raise UnsupportedError(
                 f"the best threshold is not searched at noise_multiplier = {sigma:g} and {steps} steps, which takes "
-                "long: give a threshold or a larger step, or use the form that keeps the values, linear"
+                "long: expected fewer steps or less noise, or the form that keeps the values, linear (in Python, "
+                "one_bit takes a threshold of your own too)"
             )
         threshold, value = bits.best_threshold(
             sample_rate=q, noise_multiplier=sigma, steps=steps, delta=delta, step=step

@@ -30,6 +30,10 @@ LEAST_POSITIVE = math.ulp(0.0)
 _ROUNDING_PER_STEP = 4.0 * 2.0**-52
 # The constant covers the tail of the composition that the library cuts off (1e-15).
 _ROUNDING = 1e-14
+_LOST = 0.25
+"""What the library gives below this part of it is rounding alone, which goes up and down."""
+_COARSER = {"rdp": "RDP", "no_amplification": "the same steps without sampling"}
+"""What stands in for the PLD where its rounding is too large."""
 
 
 def epsilon(mechanism: DpSgd, *, delta: float, analysis: str = "pld") -> Guarantee:
@@ -103,6 +107,7 @@ def delta(mechanism: DpSgd, *, epsilon: float, analysis: str = "pld") -> Guarant
     _validate.instance("mechanism", mechanism, DpSgd)
     epsilon = _validate.non_negative("epsilon", epsilon)
     analysis = _validate.choice("analysis", analysis, ANALYSES)
+    note: tuple[str, ...] = ()
     if mechanism.sampling is Sampling.SHUFFLE:
         holds = shuffle_delta(mechanism, epsilon=epsilon).delta
         raise _shuffle_refusal(f"δ = {_validate.rounded_up(holds)} at ε = {epsilon:g}", "shuffle_delta")
@@ -115,7 +120,9 @@ def delta(mechanism: DpSgd, *, epsilon: float, analysis: str = "pld") -> Guarant
         value = curves.gaussian_delta(gaussian_steps_mu(mechanism), epsilon=epsilon)
     else:
         value = float(_losses.composed(mechanism).get_delta_for_epsilon(epsilon)) + _rounding(mechanism)
-    return _guarantee(mechanism, epsilon, min(1.0, max(_least_delta(mechanism), value)), analysis, ())
+        if value <= 2.0 * _rounding(mechanism):
+            value, analysis, note = _below_pld(mechanism, epsilon, value)
+    return _guarantee(mechanism, epsilon, min(1.0, max(_least_delta(mechanism), value)), analysis, note)
 
 
 def _least_delta(mechanism: DpSgd) -> float:
@@ -141,19 +148,31 @@ def _guarantee(mechanism: DpSgd, epsilon: float, delta: float, analysis: str, no
 def _too_small_for_pld(mechanism: DpSgd, delta: float) -> tuple[float, str, tuple[str, ...]]:
     """A δ under the rounding error of the PLD: the smaller of two bounds that still hold, its name, and a note.
 
-    Sampling never adds to what a step reveals, so T Gaussian steps without it are one of them; RDP is the other.
+    Sampling never adds to what a step reveals, so T Gaussian steps without it are one of them; RDP is the other, where
+    there is one.
     """
-    if mechanism.relation is Relation.REPLACE:
-        raise UnsupportedError(
-            f"delta = {delta!r} is below the rounding error of the PLD analysis after {mechanism.steps} steps with "
-            f"relation = 'replace': use a delta above {2.0 * _rounding(mechanism):.1e}"
-        )
     too_small = "delta is below the rounding error of the PLD analysis: this epsilon comes from"
-    value = _renyi.epsilon(mechanism, delta=delta)
-    plain = curves.gaussian_epsilon(gaussian_steps_mu(mechanism), delta=delta)
-    if plain < value:
-        return plain, "no_amplification", (f"{too_small} the same steps without sampling",)
-    return value, "rdp", (f"{too_small} RDP",)
+    found = {"no_amplification": curves.gaussian_epsilon(gaussian_steps_mu(mechanism), delta=delta)}
+    if mechanism.relation is Relation.ADD_REMOVE:
+        found["rdp"] = _renyi.epsilon(mechanism, delta=delta)
+    analysis = min(reversed(found), key=found.__getitem__)
+    return found[analysis], analysis, (f"{too_small} {_COARSER[analysis]}",)
+
+
+def _below_pld(mechanism: DpSgd, epsilon: float, value: float) -> tuple[float, str, tuple[str, ...]]:
+    """δ at an ε so large that most of what the PLD gives, ``value``, is what its rounding may have lost.
+
+    The least of it and of the two bounds of :func:`_too_small_for_pld`. All three fall as ε grows, so this does too.
+    """
+    value = max(value, (1.0 + _LOST) * _rounding(mechanism))
+    found = {"pld": value, "no_amplification": curves.gaussian_delta(gaussian_steps_mu(mechanism), epsilon=epsilon)}
+    if mechanism.relation is Relation.ADD_REMOVE:
+        found["rdp"] = _renyi.delta(mechanism, epsilon=epsilon)
+    analysis = min(found, key=found.__getitem__)
+    if analysis == "pld":
+        return value, analysis, ()
+    too_small = "the rounding error of the PLD analysis is larger than this delta, which comes from"
+    return found[analysis], analysis, (f"{too_small} {_COARSER[analysis]}",)
 
 
 def _rounding(mechanism: DpSgd) -> float:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coalmine import _validate, seeds
+from coalmine.errors import InvalidInputError
 from coalmine.roles import Distinguisher, Observer, View
 from coalmine.training import Dataset, ExampleCanary, GradientRows, Neighbours, Network, TrainingConfig
 
@@ -18,6 +20,9 @@ LATER = {"later": True}
 
 Likewise where it has the value that ``before`` names beside it, which says how it was done before.
 """
+
+_ROUNDING = 1e-9
+"""How far, relatively, two numbers may be apart that are meant to be one: a batch size over rows is a rate, rounded."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,6 +71,27 @@ class Scene:
         """A row of the data must be there."""
         if row >= self.base.rows:
             raise _validate.reject(name, row, f"a row of the data, at most {self.base.rows - 1}")
+
+    def check_promise(self, training: TrainingConfig, *, rows: int) -> None:
+        """Refuse a training of an adversary's own, on ``rows`` rows, with another promise than the scene's.
+
+        What an attack proves is held against the promise of the scene's clipping norm, noise, sampling and steps: a
+        training with less noise would refute a claim that is right.
+        """
+        mine = self.training
+        words = {name: (getattr(training, name), getattr(mine, name)) for name in ("sampling", "noise_scale")}
+        numbers = {
+            name: (getattr(training, name), getattr(mine, name)) for name in ("clip", "noise_multiplier", "steps")
+        }
+        numbers["sample_rate"] = (training.rate(rows), self.sample_rate)
+        other = {name: pair for name, pair in words.items() if pair[0] != pair[1]}
+        other |= {name: pair for name, pair in numbers.items() if not math.isclose(*pair, rel_tol=_ROUNDING)}
+        if other:
+            found = " and ".join(f"{name} = {theirs} instead of {ours}" for name, (theirs, ours) in other.items())
+            raise InvalidInputError(
+                f"the attack's own training has {found}: expected the scene's, whose promise is tested; "
+                "dataclasses.replace(scene.training, ...) keeps all that it is not told to change"
+            )
 
     def require_learning(self, who: str) -> None:
         """Refuse a training that learns nothing."""

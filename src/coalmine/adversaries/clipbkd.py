@@ -123,7 +123,8 @@ def class_scores(
         raise InvalidInputError(f"the data has {classes} class: clipbkd needs at least 2")
     n, d = rows.shape
     x = np.concatenate([rows, np.ones((n, 1))], axis=1)
-    onehot = np.eye(classes)[labels]
+    onehot = np.zeros((n, classes))
+    onehot[np.arange(n), labels] = 1.0
 
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         weights = flat.reshape(d + 1, classes)

@@ -445,7 +445,7 @@ def _read(path: Path) -> dict[str, Any]:
     if len(content) > _LONGEST_FILE:
         raise InvalidInputError(f"{name} is not a config: it has more than {_LONGEST_FILE} bytes")
     try:
-        return _toml(content.decode("utf-8"))
+        return _toml(content.decode("utf-8-sig"))  # some editors begin a file with a byte-order mark
     except UnicodeDecodeError as error:
         raise InvalidInputError(f"{name} is not TOML: {error}") from None
     except tomllib.TOMLDecodeError as error:
@@ -505,12 +505,20 @@ def _override(tree: dict[str, Any], text: str) -> None:
     if keys == ["audit", "trials"]:  # for every adversary, also for one that has a number of its own
         adversaries = tree.get("adversary")
         for one in adversaries if isinstance(adversaries, list) else ():
-            if isinstance(one, dict):  # anything else is refused when the whole is checked
-                one.pop("trials", None)
+            if isinstance(one, dict) and _is_count(one.get("trials")):  # else it is refused when the whole is checked
+                del one["trials"]
     if keys == ["training", "sampling"] and parsed == "full":  # then a rate has no meaning any more
         section.pop("sample_rate", None)
         section.pop("batch_size", None)
     section[keys[1]] = parsed
+
+
+def _is_count(trials: object) -> bool:
+    """Whether an adversary may have this number of trials of its own."""
+    try:
+        return AdversarySection.model_validate({"name": "any", "trials": trials}).trials is not None
+    except ValidationError:
+        return False
 
 
 def _explain(error: ValidationError, kind: type[BaseModel]) -> str:
@@ -534,6 +542,15 @@ def _explain(error: ValidationError, kind: type[BaseModel]) -> str:
         return str(_validate.reject(name, first["input"], _STARTS))
     if first["type"] == "missing":
         return f"{name} is missing: it has no default"
+    listed = place[0] == "adversary"
+    shapes = {
+        "model_type": "a table, written " + ("[[adversary]]" if listed else f"[{name}]"),
+        "tuple_type": "a list of tables, each written [[adversary]]" if listed else "a list",
+        "too_short": f"a list of at least {first.get('ctx', {}).get('min_length')}",
+        "too_long": f"a list of at most {first.get('ctx', {}).get('max_length')}",
+    }
+    if first["type"] in shapes:
+        return str(_validate.reject(name, first["input"], shapes[first["type"]]))
     allowed = first["msg"].replace("Input should be ", "expected ").replace("expected gr", "expected a number gr")
     allowed = allowed.replace("expected less", "expected a number less")
     return f"{name} = {_validate.shown(first['input'])} is not allowed: {allowed}"

@@ -133,6 +133,7 @@ class Judgement:
 
 def check(claim: Claim | None, attacks: Sequence[AttackFacts], *, delta: float, confidence: float) -> None:
     """Refuse, before any training, a confidence that no bound reaches and a claim that these attacks could not test."""
+    bounds.check_confidence(confidence, attacks=len(attacks), claimed=claim is not None)
     level = _level(confidence, len(attacks))
     bounds.lower_bound(Scores([0.0, 0.0], [1.0, 1.0]), delta=delta, confidence=1.0 - level)
     if claim is None:

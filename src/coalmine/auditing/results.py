@@ -145,6 +145,8 @@ class AdversaryResult:
             "options": plain(dict(self.attack.options)),
             "view": self.view.value,
             "epsilon_lower": plain(bound.epsilon),
+            "epsilon_lower_relation": bound.relation.value,
+            "epsilon_lower_copies": bound.copies,
             "method": bound.method,
             "threshold_rule": bound.threshold_rule,
             "confidence": bound.confidence,
@@ -174,7 +176,8 @@ class AuditResult:
 
     ``claim_epsilon`` is the claim's ε at the audit's δ (infinite where nothing is claimed). ``missing`` counts the
     adversaries of the audit that have no trials yet. ``audit`` is the audit's own fingerprint, ``created`` when it was
-    first asked (seconds since 1970) and ``name`` what people call it, where a store knows them.
+    first asked (seconds since 1970) and ``name`` what people call it, where a store knows them. ``asked`` are the names
+    by which the command line found a training of the user's own, and its further options.
     """
 
     config: AuditConfig | FunctionConfig
@@ -190,6 +193,7 @@ class AuditResult:
     audit: str = ""
     created: float | None = None
     name: str = ""
+    asked: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def guarantee(self) -> Guarantee | None:

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from coalmine import _validate
-from coalmine.adversaries import Adversary, Attack, Scene, Settles, identity_of, resolve
+from coalmine.adversaries import Adversary, Attack, ManyCanaries, Scene, Settles, identity_of, resolve
 from coalmine.auditing import config, judge
 from coalmine.auditing.engine import open_engine
 from coalmine.auditing.facts import AttackFacts, Subject
 from coalmine.auditing.games import BaseGame, played
+from coalmine.auditing.given import GivenData
 from coalmine.auditing.one_run import OneRunGame
 from coalmine.auditing.results import AuditResult
-from coalmine.auditing.setting import GivenData, Setting, prepare
+from coalmine.auditing.setting import Setting, prepare
 from coalmine.auditing.stored import AuditRecord, Member
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.game import BLOCK_SIZE, Watcher
@@ -63,8 +64,8 @@ def audit(
 
     Args:
         settings: a config, the same as plain data, the path of a TOML file, or nothing for the built-in example.
-        data: arrays (x, y) or (x, y, x_test, y_test), or a data set, in the place of the config's.
-        model: a network of :mod:`coalmine.training` or a torch module, in the place of the config's.
+        data: arrays (x, y) or (x, y, x_test, y_test), or a data set; the config has no section ``data`` then.
+        model: a network of :mod:`coalmine.training` or a torch module; the config has no section ``model`` then.
         adversaries: names or objects, in the place of the config's.
         store: where trials are kept.
         execution: device, workers and the folder of data files; never changes a result.
@@ -80,7 +81,10 @@ def audit(
     how = execution or config.Execution()
     called, labels = None if name is None else _validate.label("name", name), _validate.labels("tags", tags)
     if not isinstance(settings, config.AuditConfig):
+        written = settings is not None
         settings = config.parse(settings) if isinstance(settings, Mapping) else config.load(settings)
+        if written:
+            _check_given(settings, data=data, model=model)
     _check_devices(how)
     record, games = planned(settings, data_dir=how.data_dir, data=data, model=model, adversaries=adversaries)
     with Store.opened(store) as opened, open_engine(how) as engine:
@@ -109,6 +113,16 @@ def resume(
     with Store.opened(store) as opened, open_engine(execution) as engine:
         device, watching = execution.devices[0], watcher or Watcher()
         return played(opened, found, games, engine=engine, device=device, watcher=watching, name=None, tags=())
+
+
+def _check_given(settings: config.AuditConfig, **given: object) -> None:
+    """What comes from Python has no section of a config beside it, which would say something else and be ignored."""
+    for name, value in given.items():
+        if value is not None and name in settings.model_fields_set:
+            raise InvalidInputError(
+                f"{name} is given in Python and by the config's section {name} too: expected one of them; leave "
+                f"[{name}] out of the config, or {name} out of the call"
+            )
 
 
 def _check_devices(how: config.Execution) -> None:
@@ -147,7 +161,9 @@ def planned(
     pairs = [_with_control(setting, who, one, claim, each) for (who, _), one in zip(players, games, strict=True)]
     record = AuditRecord(
         config=settings,
-        subject=subject_of(setting, given=tuple(name for name, value in given.items() if value is not None)),
+        subject=_of_pairs(
+            subject_of(setting, given=tuple(name for name, value in given.items() if value is not None)), attacks
+        ),
         claim=claim,
         members=tuple(member for member, _ in pairs),
     )
@@ -196,6 +212,14 @@ def subject_of(setting: Setting, *, given: tuple[str, ...] = ()) -> Subject:
             **_start_details(setting),
         },
     )
+
+
+def _of_pairs(subject: Subject, attacks: Sequence[AttackFacts]) -> Subject:
+    """The same; what holds between the data sets of the attacks alone is said of neighbours like theirs."""
+    predicted = subject.heuristic
+    if not subject.local or predicted is None or any(one.relation is not Relation.REPLACE for one in attacks):
+        return subject
+    return dataclasses.replace(subject, heuristic=dataclasses.replace(predicted, relation=Relation.REPLACE))
 
 
 def _start_details(setting: Setting) -> dict[str, str]:
@@ -297,8 +321,7 @@ def game_of(
     options = given or _chosen(player)
     if isinstance(player, Settles):
         player = player.settled(_scene(promised or setting))
-    with alone():
-        attack = player.craft(_scene(setting))
+    attack = _crafted(player, _scene(setting))
     if isinstance(attack, Attack):
         return Game.of(setting, player, attack, options=options, trials=trials, control=control)
     if section is not None and section.trials is not None:
@@ -306,6 +329,21 @@ def game_of(
             f"trials = {section.trials} is not allowed for {section.name}: expected canaries (in one training) and runs"
         )
     return OneRunGame.of(setting, player, attack, identity=_identity(setting, player), options=plain(options))
+
+
+def _crafted(player: Adversary, scene: Scene) -> Attack | ManyCanaries:
+    """The attack of an adversary, who may be anybody's: it is one, and the promise tested is that of its training."""
+    with alone():
+        attack: object = player.craft(scene)
+    if not isinstance(attack, (Attack, ManyCanaries)):
+        raise InvalidInputError(
+            f"{type(player).__name__}.craft gave {_validate.shown(attack)}: expected an Attack (or ManyCanaries) of "
+            "coalmine.adversaries; does it return what it made?"
+        )
+    if attack.training is not None:
+        base = attack.neighbours.base if isinstance(attack, Attack) else scene.base
+        scene.check_promise(attack.training, rows=base.rows)
+    return attack
 
 
 def _chosen(player: Adversary) -> dict[str, Any]:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from torch import nn
+from numpy.typing import NDArray
 
 from coalmine import _validate, data
 from coalmine.auditing import config, promises
+from coalmine.auditing.given import GivenData as GivenData
+from coalmine.auditing.given import given_data, given_network
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.records import DpSgd, Guarantee, Heuristic, Sampling
 from coalmine.training import (
     AnnamalaiCnn,
     BernauCnn,
     Dataset,
-    FromModule,
     GivenWeights,
     Glorot,
     LogisticRegression,
@@ -63,10 +64,6 @@ class Setting:
         return None if self.training.noise_scale == "local" else self.ran
 
 
-GivenData = data.LoadedData | Sequence[ArrayLike]
-"""Data from Python: a data set, or arrays (x, y) or (x, y, x_test, y_test)."""
-
-
 def prepare(
     settings: config.AuditConfig, *, data_dir: str | None = None, data: GivenData | None = None, model: Any = None
 ) -> Setting:
@@ -75,7 +72,7 @@ def prepare(
     ``data`` and ``model`` from Python stand in the place of those that the config names.
     """
     loaded, aside = _parts(settings, data_dir, data)
-    network = _network(settings.model, loaded) if model is None else _given_network(model, loaded)
+    network = _network(settings.model, loaded) if model is None else given_network(model, loaded)
     base = _rows_for(network, loaded.x_train, loaded.y_train)
     test = _rows_for(network, loaded.x_test, loaded.y_test) if loaded.y_test.size else None
     training = settings.training
@@ -121,6 +118,11 @@ def prepare(
 
 def _rows_for(network: Network, x: NDArray[np.float32], y: NDArray[np.int64]) -> Dataset:
     """Rows in the shape that the network takes; tokens are whole numbers again."""
+    if x.shape[1] != math.prod(network.input_shape):
+        raise InvalidInputError(
+            f"data has rows of {x.shape[1]} numbers, and the network takes rows of shape {tuple(network.input_shape)}: "
+            "expected a network that is made for these rows"
+        )
     rows: NDArray[Any] = x.reshape(-1, *network.input_shape)
     if takes_tokens(network):
         tokens = rows.astype(np.int64)
@@ -128,47 +130,6 @@ def _rows_for(network: Network, x: NDArray[np.float32], y: NDArray[np.int64]) ->
             raise InvalidInputError("data is not allowed for this network: expected token numbers (whole numbers)")
         rows = tokens
     return Dataset(rows, y)
-
-
-def _given_data(given: GivenData) -> data.LoadedData:
-    """Arrays as a data set."""
-    if isinstance(given, data.LoadedData):
-        return given
-    if not isinstance(given, (tuple, list)) or len(given) not in (2, 4):
-        raise InvalidInputError("data is not allowed: expected arrays (x, y) or (x, y, x_test, y_test), or a data set")
-    parts = [np.asarray(part) for part in given]
-    if any(part.dtype.kind not in "biuf" for part in parts):
-        raise InvalidInputError("data is not allowed: expected arrays of numbers")
-    (x, y), test = parts[:2], parts[2:] or [parts[0][:0], parts[1][:0]]
-    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or len(x) == 0:
-        raise InvalidInputError(f"data has shapes {x.shape} and {y.shape}: expected (rows, ...) and (rows,)")
-    labels = y.astype(np.int64)
-    if not np.array_equal(labels, y) or labels.min() < 0:
-        raise InvalidInputError("data has labels that are not allowed: expected whole numbers from 0")
-    return data.LoadedData(
-        name="given in Python",
-        x_train=x.reshape(len(x), -1).astype(np.float32),
-        y_train=labels,
-        x_test=test[0].reshape(len(test[0]), int(np.prod(x.shape[1:]))).astype(np.float32),
-        y_test=test[1].astype(np.int64),
-        classes=int(max(labels.max(), 1, *test[1].astype(np.int64))) + 1,
-        image_shape=(1, *x.shape[1:])[-3:] if x.ndim in (3, 4) else None,
-        citation="",
-        licence="",
-    )
-
-
-def _given_network(given: Any, loaded: data.LoadedData) -> Network:
-    """A network of ours as it is; a torch module as one that maps rows (pictures as pictures) to logits."""
-    if isinstance(given, nn.Module):
-        shape = loaded.image_shape or (loaded.features,)
-        return FromModule(given, input_shape=shape, classes=loaded.classes)
-    if not hasattr(given, "layers") or not hasattr(given, "input_shape"):
-        raise InvalidInputError(
-            f"model = {given!r} is not allowed: expected a network of coalmine.training or a torch module"
-        )
-    network: Network = given
-    return network
 
 
 def _parts(
@@ -179,7 +140,7 @@ def _parts(
     held_out = start.held_out if isinstance(start, config.HeldOutStart) else 0
     if given is None:
         return _load(settings.data, data_dir, held_out)
-    return _set_aside(_given_data(given), held_out)
+    return _set_aside(given_data(given), held_out)
 
 
 @functools.lru_cache(maxsize=2)
@@ -193,9 +154,23 @@ def _load(
     if section.classes is not None:
         loaded = data.subset(loaded, classes=section.classes)
     loaded, aside = _set_aside(loaded, held_out)
+    _check_rows(section, loaded)
     if section.rows_per_class is not None or section.rows is not None:
         loaded = data.subset(loaded, per_class=section.rows_per_class, rows=section.rows)
     return loaded, aside
+
+
+def _check_rows(section: config.DataSection, loaded: data.LoadedData) -> None:
+    """There are as many rows as the config asks for; the message has the config's key, and the class as it calls it."""
+    asked, names = section.rows_per_class, section.classes or range(loaded.classes)
+    there = np.bincount(loaded.y_train, minlength=loaded.classes)
+    if asked is not None and asked > there.min():
+        few = int(there.argmin())
+        allowed = f"at most {there[few]}, the rows of class {names[few]} of {loaded.name}"
+        raise _validate.reject("data.rows_per_class", asked, allowed)
+    rows = loaded.y_train.size if asked is None else asked * loaded.classes
+    if section.rows is not None and section.rows > rows:
+        raise _validate.reject("data.rows", section.rows, f"at most {rows}, the rows that are left of {loaded.name}")
 
 
 def _set_aside(loaded: data.LoadedData, held_out: int) -> tuple[data.LoadedData, data.LoadedData | None]:

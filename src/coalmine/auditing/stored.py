@@ -213,7 +213,23 @@ def conclude(store: Store, record: AuditRecord) -> AuditResult:
         audit=record.name,
         created=None if entry is None else entry.created,
         name="" if entry is None else entry.name,
+        asked=_asked(entry.conclusion if entry else None),
     )
+
+
+def _asked(kept: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    found = (kept or {}).get("asked")
+    return found if isinstance(found, dict) else {}
+
+
+def keep_asked(store: Store, result: AuditResult, asked: Mapping[str, Any]) -> AuditResult:
+    """The result with the names by which its functions were found, kept beside how the audit ended.
+
+    They change neither a fingerprint nor a result: they let a report say how to run the audit again.
+    """
+    named = dataclasses.replace(result, asked=dict(asked))
+    store.keep_conclusion(result.audit, summary(store, record_of(store, result.audit), named))
+    return named
 
 
 def conclude_and_keep(store: Store, record: AuditRecord) -> AuditResult:
@@ -242,6 +258,7 @@ def summary(store: Store, record: AuditRecord, result: AuditResult) -> dict[str,
             "ceiling": result.verdict.ceiling,
             "delta": result.config.audit.delta,
             "confidence": result.config.audit.confidence,
+            **({"asked": result.asked} if result.asked else {}),
         }
     )
     return found
@@ -296,6 +313,8 @@ def _proved(one: Evidence, *, record: AuditRecord, confidence: float) -> list[Pr
     """What the scores of one attack prove, and where trainings failed what that proves."""
     subject, delta = record.subject, record.config.audit.delta
     relation = record.claim.relation if record.claim else Relation.ADD_REMOVE
+    if subject.local and subject.heuristic and not record.claim:  # for the neighbours that the noise was made for
+        relation = subject.heuristic.relation
     mechanism = subject.mechanism
     if subject.own and isinstance(record.claim, MechanismClaim):
         mechanism = record.claim.mechanism

@@ -8,7 +8,16 @@
 
 from coalmine.bounds.anytime import AnytimeAudit, anytime
 from coalmine.bounds.bayesian import bayesian
-from coalmine.bounds.claims import ClaimTest, check_claim, claim_curve, claim_test, less_noise, power, trials_needed
+from coalmine.bounds.claims import (
+    ClaimTest,
+    check_claim,
+    check_confidence,
+    claim_curve,
+    claim_test,
+    less_noise,
+    power,
+    trials_needed,
+)
 from coalmine.bounds.direction import points_the_wrong_way
 from coalmine.bounds.dpsgd import DpSgdNoise
 from coalmine.bounds.families import EpsilonDelta, Gdp
@@ -42,6 +51,7 @@ __all__ = [
     "bayesian",
     "ceiling",
     "check_claim",
+    "check_confidence",
     "claim_curve",
     "claim_test",
     "clopper_pearson",

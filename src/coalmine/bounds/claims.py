@@ -29,7 +29,7 @@ from coalmine.bounds._rates import errors_by_position, lattice
 from coalmine.bounds.dpsgd import GroupCurve, mechanism_curve
 from coalmine.bounds.families import EpsilonDelta, Family, Gdp
 from coalmine.bounds.ranks import rank_sum
-from coalmine.bounds.sup import draw_world0, evidence_table
+from coalmine.bounds.sup import draw_world0, evidence_table, least_level
 from coalmine.errors import UnsupportedError
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Sampling, Scores
 from coalmine.theory.curves import GaussianCurve, TradeOff, gaussian_mu, least_whole
@@ -92,6 +92,31 @@ def check_claim(claim: Claim, *, confidence: float) -> None:
                 "claim an ε instead, or the mechanism with 'poisson' or 'full' sampling that is accounted for"
             )
         claim_curve(claim)
+
+
+def check_confidence(confidence: float, *, attacks: int = 1, claimed: bool = True) -> None:
+    """Refuse, before anything is trained, a confidence that the tests of so many attacks cannot reach together.
+
+    >>> check_confidence(0.9999)
+    Traceback (most recent call last):
+    coalmine.errors.UnsupportedError: confidence = 0.9999 is too high for these tests, whose law is simulated: \
+expected at most 0.999838
+
+    Args:
+        confidence: of all of them together; each has an equal share of what may go wrong.
+        attacks: how many share it.
+        claimed: a claim is tested, which takes more than a bound.
+
+    """
+    confidence = _validate.open_unit("confidence", confidence)
+    least = 2.0 * _least_level(1000) if claimed else least_level(2)  # what failed may be tested beside the scores
+    most = 1.0 - attacks * least
+    if confidence > most:
+        fewer = f" (of {attacks} attacks together; fewer attacks allow more)" if attacks > 1 else ""
+        raise UnsupportedError(
+            f"confidence = {confidence!r} is too high for these tests, whose law is simulated: expected at most "
+            f"{_validate.rounded_down(most)}{fewer}"
+        )
 
 
 def claim_curve(claim: Claim, *, copies: int = 1, added: bool = False) -> TradeOff:
@@ -279,15 +304,25 @@ def _power(
 
 def _copies(level: float, negatives: int, how_many: tuple[int, float]) -> int:
     """How many copies are simulated; an error where the confidence needs more than there is room for."""
-    wanted = max(how_many[0], math.ceil(how_many[1] / level))
-    room = _LARGEST_TABLE // (2 * lattice(negatives).size)
+    wanted, room = max(how_many[0], math.ceil(how_many[1] / level)), _room(negatives)
     fewest = math.ceil(-math.log(_SURE) / level) + 1  # with none worse, the p-value is −ln(1/1000)/copies
     if min(wanted, room) < fewest:
         raise UnsupportedError(
             f"confidence = {1 - level!r} is too high for the test of a claim, which would need {fewest} simulated "
-            f"copies of these trials and has room for {room}: lower the confidence, or use fewer attacks"
+            f"copies of these trials and has room for {room}: expected at most "
+            f"{_validate.rounded_down(1.0 - _least_level(negatives))}"
         )
     return min(wanted, room)
+
+
+def _room(negatives: int) -> int:
+    """How many copies of so many trials are kept at once."""
+    return _LARGEST_TABLE // (2 * lattice(negatives).size)
+
+
+def _least_level(negatives: int) -> float:
+    """The smallest level that as many copies as there is room for can show."""
+    return -math.log(_SURE) / (_room(negatives) - 1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -63,6 +63,11 @@ def simulations_for(level: float, negatives: int, *, rule: Sup) -> int:
     return copies - 1
 
 
+def least_level(negatives: int) -> float:
+    """The smallest level for which there is room to simulate so many trials."""
+    return 20.0 / (_LARGEST_TABLE // (2 * lattice(negatives).size))
+
+
 def _order_statistics(
     rng: np.random.Generator, simulations: int, total: int, ranks: NDArray[np.int64], columns: NDArray[np.int64]
 ) -> Array:

@@ -29,6 +29,7 @@ _HOW = {
     "pld": "PLD",
     "rdp": "by RDP, for this δ is too small for PLD",
     "no_amplification": "as without sampling, for this δ is too small for PLD",
+    "shuffle_no_amplification": "each row once an epoch, and nothing gained from sampling",
 }
 """By which analysis the standard figure was proved."""
 _WORDS = {
@@ -57,7 +58,7 @@ def account(
 ) -> None:
     """What theory promises for DP-SGD: ε at a δ (or δ at an ε) by every analysis, and what it means for one person."""
     from coalmine.identifiability import advantage, belief
-    from coalmine.records import DpSgd
+    from coalmine.records import DpSgd, Sampling
 
     if (delta is None) == (epsilon is None):
         given = "neither was given" if delta is None else "both were given"
@@ -69,7 +70,12 @@ def account(
         sampling=sampling_named(sampling),
         relation=relation_named(relation),
     )
-    entries = {name: _entry(analysis, mechanism) for name, analysis in _analyses(delta, epsilon).items()}
+    analyses = _analyses(delta, epsilon)
+    if mechanism.sampling is Sampling.SHUFFLE:  # what holds for them has a function of its own
+        analyses |= {"standard": _shuffled(delta, epsilon)}
+    entries = {name: _entry(analysis, mechanism) for name, analysis in analyses.items()}
+    if mechanism.sampling is Sampling.SHUFFLE:
+        entries["rdp"]["reason"] = "sampling = 'shuffle' has no analysis that gains from sampling"
     proved = entries["standard"]
     if proved["kind"] == "unsupported":  # what all else here rests on
         raise UnsupportedError(proved["reason"])
@@ -104,15 +110,21 @@ def _analyses(delta: float | None, epsilon: float | None) -> dict[str, Callable[
     return {name: partial(of_epsilon, epsilon=epsilon) for name, (_, of_epsilon) in pairs.items()}
 
 
-def _entry(analysis: Callable[[DpSgd], Guarantee | Heuristic], mechanism: DpSgd) -> dict[str, Any]:
-    """One analysis as plain data; one that does not cover this relation says why instead."""
-    from coalmine.records import Sampling
+def _shuffled(delta: float | None, epsilon: float | None) -> Callable[[DpSgd], Guarantee]:
+    """What is proved for shuffled batches, as a function of the mechanism alone."""
+    from coalmine.accounting import standard
 
+    if delta is not None:
+        return partial(standard.shuffle_epsilon, delta=delta)
+    assert epsilon is not None
+    return partial(standard.shuffle_delta, epsilon=epsilon)
+
+
+def _entry(analysis: Callable[[DpSgd], Guarantee | Heuristic], mechanism: DpSgd) -> dict[str, Any]:
+    """One analysis as plain data; one that does not cover this relation or sampling says why instead."""
     try:
         return analysis(mechanism).to_dict()
     except UnsupportedError as error:
-        if mechanism.sampling is Sampling.SHUFFLE:  # nothing but the error's own number holds
-            raise
         return {"kind": "unsupported", "reason": str(error)}
 
 
@@ -155,6 +167,8 @@ def _show(
         f"Proved: {sign} is at most {_figure(proved, wanted)} at {at}, even if every model along the way is seen.",
         for_one_person(advantage=advantage, belief=belief, exceeded=belief_exceeded, relation=mechanism.relation),
     ]
+    if mechanism.sampling.value == "shuffle":  # other assumptions than everywhere else here
+        lines += ["That is proved under these assumptions:", *(f"  - {one}" for one in proved["assumptions"])]
     if wanted in predicted:
         lines.append(
             f"Predicted, not promised: with only the last model released, {sign} is usually near "

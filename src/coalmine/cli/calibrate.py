@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from coalmine import _validate
 from coalmine.cli._options import (
     RelationName,
     SampleRate,
@@ -35,6 +36,7 @@ def calibrate(
     from coalmine.accounting import calibrate as calibration
     from coalmine.records import Guarantee
 
+    _validate.choice("analysis", analysis.replace("_", "-"), [name.replace("_", "-") for name in calibration.ANALYSES])
     found = calibration.noise_multiplier(
         sample_rate=sample_rate,
         steps=steps,

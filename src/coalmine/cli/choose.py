@@ -10,6 +10,7 @@ import typer
 from coalmine import _validate
 from coalmine.cli._options import DEVICES, Preset, one_of
 from coalmine.cli._output import Json, at_most, print_json, print_lines, print_table
+from coalmine.cli._targets import check_apart
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def choose(
         list[str] | None,
         typer.Option("--set", metavar="<str>", help="Replace one value of the config: section.key=value."),
     ] = None,
-    trainings: Annotated[int, typer.Option(help="Trainings for each belief of the sweep.")] = 8,
-    device: Annotated[str, typer.Option(help="Where to train.", **one_of(*DEVICES))] = "cpu",
+    trainings: Annotated[int | None, typer.Option(help="Trainings for each belief of the sweep (8).")] = None,
+    device: Annotated[str | None, typer.Option(help="Where to train (cpu).", **one_of(*DEVICES))] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with data files that are already there.")] = None,
     figure: Annotated[
         Path | None, typer.Option(help="Draw belief against accuracy into this file (svg, png or pdf, by its ending).")
@@ -50,8 +51,10 @@ def choose(
     """
     from coalmine.identifiability import choose as choosing
 
-    trainings = _validate.integer("trainings", trainings, at_least=2)
-    _validate.choice("device", device, DEVICES)
+    if trainings is not None:
+        _validate.integer("trainings", trainings, at_least=2)
+    if device is not None:
+        _validate.choice("device", device, DEVICES)
     if (belief is None) == (advantage is None):
         given = "neither was given" if belief is None else "both were given"
         raise InvalidInputError(f"give exactly one of --belief and --advantage: {given}")
@@ -61,6 +64,7 @@ def choose(
                 raise InvalidInputError(f"{name} = {value} is not allowed with a config: it has its own")
         from coalmine.auditing.config import Execution, load
 
+        check_apart({"figure": figure}, {"the config": config})
         overrides = [*(changes or []), *([] if delta is None else [f"audit.delta={delta}"])]
         _sweep(
             load(config, preset=preset, overrides=overrides),
@@ -68,13 +72,14 @@ def choose(
             as_json=as_json,
             belief=belief,
             advantage=advantage,
-            trainings=trainings,
-            execution=Execution(device=device, data_dir=data_dir),
+            trainings=8 if trainings is None else trainings,
+            execution=Execution(device=device or "cpu", data_dir=data_dir),
         )
         return
-    for name, given_too in (("--figure", figure is not None), ("--set", bool(changes))):
-        if given_too:
-            raise InvalidInputError(f"{name} needs --config or --preset: without data and model there is no accuracy")
+    of_a_sweep = {"figure": figure, "set": changes, "trainings": trainings, "device": device, "data-dir": data_dir}
+    for name, given_too in of_a_sweep.items():
+        if given_too is not None and given_too != []:
+            raise InvalidInputError(f"--{name} needs --config or --preset: without data and model there is no accuracy")
     if delta is None:
         raise InvalidInputError("--delta is missing: expected a number strictly between 0 and 1")
     common = {"delta": delta, "steps": 1 if steps is None else steps}
@@ -106,7 +111,9 @@ def _sweep(config: AuditConfig, figure: Path | None, *, as_json: bool, **options
     if target is not None:
         from coalmine.report import price, render
 
-        reports.write_bytes(render.as_bytes(price.figure(found), target.suffix[1:]), target, name="figure")
+        reports.write_bytes(
+            render.as_bytes(price.figure(found), target.suffix[1:]), target, name="figure", kind="figure"
+        )
 
 
 def _show_sweep(found: Sweep) -> None:
@@ -138,11 +145,14 @@ def _show_sweep(found: Sweep) -> None:
 
 def _show(choice: Choice) -> None:
     """Both calibrations, and what they mean: each ε stands beside the noise that it holds for."""
+    from coalmine.accounting.calibrate import SMALLEST
     from coalmine.report.one_person import for_one_person
     from coalmine.report.rounding import percent, up_percent
     from coalmine.report.words import RELATIONS
 
-    sure = f"{up_percent(choice.belief, 2)}%"
+    # A belief of almost 1 is no certainty: as many digits as tell them apart.
+    digits = next((count for count in range(2, 14) if float(up_percent(choice.belief, count)) < 100.0), 14)
+    sure = f"{up_percent(choice.belief, digits)}%"
     print_table(
         f"What follows for {_validate.counted(choice.steps, 'step')}, sample rate {choice.sample_rate:g}, "
         f"δ = {choice.delta:g}, neighbours: {RELATIONS[choice.relation]}",
@@ -155,12 +165,19 @@ def _show(choice: Choice) -> None:
                 at_most(choice.actual_advantage[name]),
                 f"in at most {percent(choice.belief_exceeded[name])} of all trainings",
             )
+            if name in choice.actual_epsilon
+            else (name, at_most(sigma, 6), "–", "–", "–")
             for name, sigma in choice.noise_multiplier.items()
         ],
     )
     exact = choice.actual_epsilon["exact"]
+    enough = choice.noise_multiplier["exact"] <= SMALLEST * (1.0 + 1e-9)  # it comes back from its logarithm
+    searched = choice.sample_rate < 1.0
+    known = "classical" in choice.actual_epsilon
+    stands = "What it keeps in this training stands in its row." if known else "What it keeps is not computed."
     print_lines(
         [
+            *([f"Less noise would do: {SMALLEST:g} is the smallest that is looked at."] if enough and searched else []),
             f"With the exact noise ε is at most {at_most(exact)} at δ = {choice.delta:g}, even if every model along "
             "the way is seen.",
             for_one_person(
@@ -170,8 +187,8 @@ def _show(choice: Choice) -> None:
                 relation=choice.relation,
             ),
             f"The classical noise comes from the paper's ε = {choice.epsilon:.4f}, which is that of one release, "
-            f"nothing sampled: there it goes with a belief of {100 * choice.belief:.2f}% and an advantage of "
-            f"{choice.advantage:.4f}. What it keeps in this training stands in its row.",
+            f"nothing sampled: there it goes with a belief of {100 * choice.belief:.{digits}f}% and an advantage of "
+            f"{choice.advantage:.4f}. {stands}",
             *(f"  - {note}" for note in choice.assumptions),
         ]
     )

@@ -10,6 +10,9 @@ import typer
 from coalmine.cli._options import one_of, relation_named
 from coalmine.cli._output import Json, print_json, print_lines, print_table
 
+_FEW = 3
+"""How many are shown unless another number is asked for."""
+
 
 def neighbours(
     name: Annotated[str, typer.Argument(help="A name from 'coalmine data list'.")],
@@ -21,7 +24,9 @@ def neighbours(
         str | None, typer.Option(help="ssim, euclidean, manhattan, hamming or cosine. Default: what fits the data.")
     ] = None,
     rows: Annotated[int | None, typer.Option(help="Use only the first N rows.")] = None,
-    count: Annotated[int, typer.Option(help="How many of the most and of the least dissimilar.")] = 3,
+    count: Annotated[
+        int | None, typer.Option(help="How many of the most and of the least dissimilar (3, or all there are).")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with data files.")] = None,
     json: Json = False,
 ) -> None:
@@ -31,12 +36,15 @@ def neighbours(
     from coalmine.records import Relation
 
     kind = relation_named(relation)
-    count = _validate.integer("count", count, at_least=1)
+    if count is not None:
+        _validate.integer("count", count, at_least=1)
     loaded = data.load(name, data_dir=data_dir)
     if rows is not None:
         loaded = data.subset(loaded, rows=rows)
     base, held = (part.reshape(len(part), -1) for part in (loaded.x_train, loaded.x_test))
     measure = dissimilarity or sensitivity.suggest(base, picture=loaded.image_shape)
+    if count is None:
+        count = min(_FEW, len(base) * (1 if kind is Relation.ADD_REMOVE else len(held)))
     found = {
         which: sensitivity.neighbours(
             base,

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coalmine import _validate
 from coalmine.adversaries import Shortcut
+from coalmine.errors import InvalidInputError
 from coalmine.game.blocks import ACCURACY, BLOCK_SIZE, trials_of, worlds_of
 from coalmine.roles import Distinguisher, Iterate
 from coalmine.store import BlockResult
@@ -23,6 +25,7 @@ from coalmine.training import (
     Network,
     TrainingConfig,
     accuracy,
+    as_scores,
     device_named,
     hardware,
     precision,
@@ -113,6 +116,12 @@ class BuiltInTask:
         assert result.scores is not None
         names = (*self.distinguisher.columns, *(() if self.test is None else (ACCURACY,)))
         table = result.scores.reshape(trials.size, -1)
+        if table.shape[1] != 1 + len(names):
+            given, wanted = table.shape[1] - (self.test is not None), 1 + len(self.distinguisher.columns)
+            raise InvalidInputError(
+                f"{type(self.distinguisher).__name__}.finish gave {_validate.counted(given, 'number')} for each trial: "
+                f"expected {wanted}, the score and what its columns name"
+            )
         scores, columns = table[:, 0], dict(zip(names, table.T[1:], strict=True))
         return self._results(
             parts,
@@ -174,5 +183,6 @@ class _Examined(Distinguisher):
 
     def finish(self, models: Any) -> NDArray[np.float64]:
         """Score, the distinguisher's columns and accuracy of each trial, ``[S, 2 + k]``."""
-        scores = np.asarray(self._distinguisher.finish(models), dtype=np.float64)
+        found = self._distinguisher.finish(models)
+        scores = as_scores(found, who=self._distinguisher, trials=len(models.trials))
         return np.column_stack([scores, accuracy(models, x=self._x, y=self._y)])

@@ -7,7 +7,9 @@ The adversary knows everything but that one record and starts at even odds. Unde
 from __future__ import annotations
 
 import math
+import numbers
 
+import numpy as np
 from scipy import special
 
 from coalmine import _validate
@@ -35,10 +37,10 @@ def to_epsilon(belief: float) -> float:
 
 def half_to_one(name: str, value: object) -> float:
     """A belief: from 1/2 (knows nothing) up to, not including, 1 (is certain)."""
-    number = _validate.half_open_unit(name, value)
-    if number < 0.5:
+    real = isinstance(value, numbers.Real) and not isinstance(value, (bool, np.bool_))
+    if not (real and 0.5 <= value < 1.0):  # type: ignore[operator]
         raise _validate.reject(name, value, "a number from 0.5 up to, not including, 1")
-    return number
+    return float(value)  # type: ignore[arg-type]
 
 
 def exceedance(mechanism: DpSgd, *, epsilon: float) -> float:

@@ -31,7 +31,8 @@ class Choice(Record):
     with the classical noise. What each of the two σ keeps in this very training stands under "classical" and "exact":
     ``noise_multiplier`` is σ itself, ``actual_epsilon`` the ε that is proved at δ for it, ``actual_advantage`` the
     exact advantage, and ``belief_exceeded`` the probability that the belief ends above ``belief`` (an upper bound with
-    sampling). All of it is for neighbours by ``relation``.
+    sampling). All of it is for neighbours by ``relation``. A classical σ that is larger than any that is looked at has
+    no entry but its own.
     """
 
     epsilon: float
@@ -97,9 +98,7 @@ def from_belief(belief: float, *, delta: float, steps: int = 1, sample_rate: flo
     >>> {name: round(sigma, 4) for name, sigma in choice.noise_multiplier.items()}
     {'classical': 1.4143, 'exact': 1.0406}
     """
-    belief = beliefs.half_to_one("belief", belief)
-    if belief == 0.5:
-        raise _validate.reject("belief", belief, "a number above 0.5 and below 1 (0.5 would need infinite noise)")
+    belief = _validate.between("belief", belief, 0.5, 1.0)  # 0.5 itself would need infinite noise
     delta, steps, sample_rate = _common(delta, steps, sample_rate)
     epsilon = beliefs.to_epsilon(belief)
     if sample_rate < 1.0:
@@ -108,6 +107,7 @@ def from_belief(belief: float, *, delta: float, steps: int = 1, sample_rate: flo
         ).noise_multiplier
     else:
         exact = math.sqrt(steps) / curves.gaussian_mu(epsilon, delta=delta)
+        _check_noise("belief", belief, exact)
     return dataclasses.replace(_choice(epsilon, delta, steps, sample_rate, exact, "epsilon"), belief=belief)
 
 
@@ -129,6 +129,7 @@ def from_advantage(advantage: float, *, delta: float, steps: int = 1, sample_rat
     if sample_rate < 1.0:
         exact = calibrate.for_advantage(sample_rate=sample_rate, steps=steps, advantage=advantage)
     else:
+        _check_noise("advantage", advantage, exact)
         while advantages.of_mechanism(_mechanism(exact, steps, sample_rate)) > advantage:  # rounding, at most
             exact *= 1.0 + 1e-15
     return _choice(epsilon, delta, steps, sample_rate, exact, "advantage")
@@ -144,6 +145,18 @@ def _common(delta: float, steps: int, sample_rate: float) -> tuple[float, int, f
     return delta, steps, sample_rate
 
 
+def _check_noise(name: str, value: float, sigma: float) -> None:
+    """The noise that keeps what was asked for is one that a training may have."""
+    most = _validate.LIMITS["noise_multiplier"][1]
+    if sigma > most:
+        raise _validate.reject(
+            name,
+            value,
+            f"one that a noise_multiplier of at most {most:g} keeps, and this needs {sigma:.4g}: a larger one, or "
+            "fewer steps",
+        )
+
+
 def _mechanism(sigma: float, steps: int, sample_rate: float) -> DpSgd:
     return DpSgd(sample_rate=sample_rate, noise_multiplier=sigma, steps=steps)
 
@@ -152,7 +165,8 @@ def _choice(epsilon: float, delta: float, steps: int, sample_rate: float, exact:
     """Put both ways side by side."""
     classical = math.sqrt(steps) * advantages.classical_noise(epsilon, delta=delta)
     sigmas = {"classical": classical, "exact": exact}
-    mechanisms = {name: _mechanism(sigma, steps, sample_rate) for name, sigma in sigmas.items()}
+    most = _validate.LIMITS["noise_multiplier"][1]
+    mechanisms = {name: _mechanism(sigma, steps, sample_rate) for name, sigma in sigmas.items() if sigma <= most}
     notes = [
         "classical: bernau-2021 eq. (1) and RDP over the steps; takes no account of sampling",
         f"exact: the smallest noise that keeps the {kept} asked for, every iterate seen",
@@ -160,6 +174,8 @@ def _choice(epsilon: float, delta: float, steps: int, sample_rate: float, exact:
     ]
     if epsilon > 1.0:
         notes.append(f"the classical calibration is proved for epsilon up to 1 only, and epsilon = {epsilon:.4g} here")
+    if classical > most:
+        notes.append(f"the classical noise is beyond {most:g}, the largest looked at: what it keeps is not computed")
     return Choice(
         epsilon=epsilon,
         delta=delta,

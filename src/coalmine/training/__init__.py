@@ -37,6 +37,7 @@ from coalmine.training.networks import (
 from coalmine.training.pair import check_pair
 from coalmine.training.products import dots, in_parts, line_norms, parts_of_one_size, whole_lines
 from coalmine.training.services import PartSums, RowGradients, accuracy, clipped_sums, losses
+from coalmine.training.stack import as_scores
 from coalmine.training.starts import load_weights, pretrained
 from coalmine.training.trainer import (
     TrainingResult,
@@ -92,6 +93,7 @@ __all__ = [
     "ZeroGradients",
     "accuracy",
     "alone",
+    "as_scores",
     "at_once",
     "check_fit",
     "check_pair",

@@ -102,16 +102,29 @@ def check_independence(body: nn.Module, x: NDArray[Any], *, classes: int) -> Non
     other[0] = other[0] * -1.7 + 0.9 if rows.is_floating_point() else rows.flatten(0, 1).flip(0)[: rows.shape[1]]
     try:
         with torch.no_grad():
-            before, after = trial(rows), trial(other)
+            before, again, after = trial(rows), trial(rows), trial(other)
     except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError) as error:
         raise InvalidInputError(
             f"body does not take rows of shape {tuple(rows.shape[1:])} ({str(error).partition(chr(10))[0]}): "
             f"expected a module that maps a batch of them to ({classes},) logits each"
         ) from None
     if tuple(before.shape) != (rows.shape[0], classes):
+        more = before.dim() == 2 and before.shape[1] > classes
+        counted = (
+            f"; classes are counted from the labels unless FromModule(body, input_shape={tuple(rows.shape[1:])}, "
+            f"classes={before.shape[1]}) of coalmine.training says that there are more"
+        )
         raise InvalidInputError(
             f"body gave outputs of shape {tuple(before.shape)} for {rows.shape[0]} rows: expected "
-            f"({rows.shape[0]}, {classes})"
+            f"({rows.shape[0]}, {classes}){counted if more else ''}"
+        )
+    if not torch.isfinite(before).all():
+        raise InvalidInputError("body gave outputs that are not finite: expected numbers for every row")
+    apart = (before - again).abs().max().item()
+    if not apart <= 1e-9 * (1.0 + before.abs().max().item()):
+        raise UnsupportedError(
+            f"body gave other outputs for the same rows when it was asked again ({apart:.3g} apart): expected a module "
+            "that draws no random numbers and keeps no state in forward"
         )
     moved = (before[1:] - after[1:]).abs().max().item()
     if not moved <= 1e-9 * (1.0 + before.abs().max().item()):

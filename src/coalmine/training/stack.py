@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coalmine import _validate
 from coalmine.errors import InvalidInputError
-from coalmine.roles import Iterate, View
+from coalmine.roles import Distinguisher, Iterate, View
 from coalmine.training import backends, compiled, compiled_stages, networks, sampling, stages
 from coalmine.training.batching import Table
 from coalmine.training.canary import AdaptiveExample, AdaptiveGradient, GradientCanary, GradientRows, StackState
@@ -209,6 +210,25 @@ def not_finite(parameters: Tensor) -> list[int]:
     return found
 
 
+def as_scores(found: object, *, who: object, trials: int) -> NDArray[np.float64]:
+    """What an observer gave in the end, as numbers of its own: one row a trial.
+
+    >>> as_scores([1, 0], who=object(), trials=2)
+    array([1., 0.])
+    """
+    wrong = f"{type(who).__name__}.finish gave {{}}: expected one number for each of the {trials} trials"
+    try:
+        given = np.asarray(found)
+        if found is None or given.dtype.kind not in "biufO":  # texts might be read, and complex numbers lose a part
+            raise TypeError
+        scores = np.array(given, dtype=np.float64)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidInputError(wrong.format(_validate.shown(found))) from None
+    if scores.ndim == 0 or scores.shape[0] != trials:
+        raise InvalidInputError(wrong.format(f"scores of shape {scores.shape}"))
+    return scores
+
+
 def finish(
     job: Job, engine: Engine, parameters: Tensor, *, trials: NDArray[np.int64], failed_at: dict[int, int]
 ) -> StackResult:
@@ -224,11 +244,9 @@ def finish(
     if observer.view != View.BLACK_BOX:
         shown = StackedModels(engine, parameters, trials, job.network, lambda: job.initial(trials.tolist()))
     scores = observer.finish(shown)
-    if scores is None:
+    if scores is None and not isinstance(observer, Distinguisher):
         return StackResult(None, failures)
-    scores = np.array(scores, dtype=np.float64)
-    if scores.ndim == 0 or scores.shape[0] != trials.size:
-        raise InvalidInputError(f"the observer gave scores of shape {scores.shape}: expected {trials.size} rows")
+    scores = as_scores(scores, who=observer, trials=trials.size)
     finite = np.isfinite(scores.reshape(scores.shape[0], -1)).all(axis=1)
     for position in np.flatnonzero(~finite).tolist():
         failures.setdefault(int(trials[position]), "the score was not finite")

@@ -64,7 +64,7 @@ def test_a_value_is_shown_whatever_it_is() -> None:
     for _ in range(100_000):
         deep = [deep]
     assert _validate.shown(0.5) == "0.5"
-    assert _validate.shown("a" * 1000) == "'" + "a" * 59 + "... (1002 characters)"
+    assert _validate.shown("a" * 1000) == "'" + "a" * 59 + "... (1000 characters)"
     assert _validate.shown(10**350).endswith("(351 characters)")
     assert _validate.shown(10**5000) == "a whole number of thousands of digits"
     assert _validate.shown(deep).startswith("<list object")

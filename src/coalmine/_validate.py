@@ -63,13 +63,15 @@ def shown(value: object) -> str:
     """A value as a message shows it: its repr, cut short where it is long. Never fails.
 
     >>> shown("x" * 1000)
-    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (1002 characters)"
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx... (1000 characters)"
     """
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number of more than 4300 digits; a list in a list in a list ...
         return "a whole number of thousands of digits" if isinstance(value, int) else object.__repr__(value)
-    return text if len(text) <= _SHOWN else f"{text[:60]}... ({len(text)} characters)"
+    if len(text) <= _SHOWN:
+        return text
+    return f"{text[:60]}... ({len(value if isinstance(value, str) else text)} characters)"  # of a text without quotes
 
 
 def reject(name: str, value: object, allowed: str) -> InvalidInputError:

@@ -110,9 +110,28 @@ def test_full_batches(capsys: pytest.CaptureFixture[str]) -> None:
             assert found[name]["epsilon"] == pytest.approx(4.377178, abs=1e-6)
 
 
-def test_shuffle_is_refused_with_what_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    line = "account --sample-rate 0.01 --noise-multiplier 4 --steps 1600 --delta 1e-5 --sampling shuffle"
-    assert_refused(run(capsys, line), "--sampling", "no amplified guarantee", "ε = 4.37718 at δ = 1e-05")
+def test_shuffled_batches_have_the_guarantee_without_amplification(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account --sample-rate 0.01 --noise-multiplier 4 --steps 1600 --sampling shuffle"
+    found = run(capsys, f"{line} --delta 1e-5 --json")
+    assert found.code == 0
+    proved = found.json["standard"]
+    assert (proved["kind"], proved["analysis"]) == ("guarantee", "shuffle_no_amplification")
+    assert proved["epsilon"] == pytest.approx(4.377178, abs=1e-6)
+    assert {found.json[name]["kind"] for name in ANALYSES if name != "standard"} == {"unsupported"}
+    text = " ".join(run(capsys, f"{line} --delta 1e-5").out.split())
+    assert "Proved: ε is at most 4.3772" in text
+    assert "each row once an epoch; no amplification by sampling" in text
+    other = run(capsys, f"{line} --epsilon 4.3771775 --relation replace --json").json["standard"]
+    assert other["delta"] > 1e-5
+    assert "one row replaced" in " ".join(other["assumptions"])
+
+
+def test_a_tiny_delta_is_no_larger_than_that_of_the_looser_analysis(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "account --sample-rate 0.01 --noise-multiplier 1 --steps 1000 --epsilon 5.5"
+    found = run(capsys, f"{line} --json").json
+    assert found["standard"]["delta"] <= found["rdp"]["delta"] < 2e-16
+    assert found["standard"]["analysis"] == "rdp"
+    assert "by RDP, for this δ is too small for PLD" in " ".join(run(capsys, line).out.split())
 
 
 @pytest.mark.parametrize(

@@ -333,3 +333,8 @@ def test_help_names_the_exit_codes(capsys):
     out = capsys.readouterr().out
     for words in ("--claim-epsilon", "--store", "refuted", "inconclusive", "--control", "--set"):
         assert words in out
+
+
+def test_a_name_or_a_tag_that_cannot_be_kept_is_refused_by_its_option(capsys):
+    assert_refused(run(capsys, f"audit --name {130 * 'x'}"), "--name = ", "(130 characters)")
+    assert_refused(run(capsys, f"audit --tag {200 * 'x'}"), "--tag = ", "(200 characters)")

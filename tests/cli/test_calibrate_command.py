@@ -35,6 +35,10 @@ def test_the_noise_as_printed_keeps_epsilon(capsys: pytest.CaptureFixture[str], 
         assert float(epsilon) * 0.9999 <= found["standard"]["epsilon"] <= float(epsilon)
 
 
+def test_a_name_that_is_none_is_answered_with_the_names_of_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert_refused(run(capsys, f"{EXAMPLE} --analysis pld"), "--analysis = 'pld'", "gdp-clt, last-iterate")
+
+
 def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(run(capsys, f"{EXAMPLE} --analysis last-iterate").out.split())
     assert "predicted, not promised" in text
@@ -45,7 +49,7 @@ def test_for_people(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (f"{EXAMPLE} --analysis guess", ["--analysis", "guess", "last_iterate"]),
+        (f"{EXAMPLE} --analysis guess", ["--analysis", "guess", "last-iterate"]),
         ("calibrate --epsilon 0 --delta 1e-5 --sample-rate 0.1 --steps 20", ["--epsilon", "0.0", "above 0"]),
         ("calibrate --epsilon 1 --delta 1e-5 --sample-rate 0.1", ["--steps"]),
         (

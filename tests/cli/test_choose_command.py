@@ -74,6 +74,14 @@ def _up(value: float) -> str:
         ("choose --delta 0.01", ["--belief", "--advantage", "neither"]),
         ("choose --delta 0.01 --belief 0.9 --advantage 0.1", ["--belief", "--advantage", "both"]),
         ("choose --delta 0.01 --belief 0.4", ["--belief", "0.4", "0.5"]),
+        ("choose --delta 0.01 --belief 0.5", ["--belief", "0.5", "strictly between 0.5 and 1"]),
+        ("choose --delta 0.01 --belief 0.3", ["--belief", "0.3", "strictly between 0.5 and 1"]),
+        ("choose --delta 0.01 --belief 1", ["--belief", "1.0", "strictly between 0.5 and 1"]),
+        ("choose --delta 0.01 --belief nan", ["--belief", "nan", "strictly between 0.5 and 1"]),
+        ("choose --delta 0.01 --belief 0.9 --device cpu", ["--device needs --config or --preset"]),
+        ("choose --delta 0.01 --belief 0.9 --data-dir x", ["--data-dir needs --config or --preset"]),
+        ("choose --delta 0.01 --belief 0.9 --trainings 8", ["--trainings needs --config or --preset"]),
+        ("choose --delta 1e-5 --advantage 1e-5 --steps 1000000", ["--advantage = 1e-05", "at most 1e+06 keeps"]),
         ("choose --delta 0.01 --advantage 1", ["--advantage", "1.0"]),
         ("choose --delta 0 --advantage 0.5", ["--delta", "0.0"]),
         ("choose --delta 0.1 --advantage 0.5 --steps 0", ["--steps", "0"]),
@@ -83,3 +91,26 @@ def _up(value: float) -> str:
 )
 def test_bad_usage(capsys: pytest.CaptureFixture[str], line: str, words: list[str]) -> None:
     assert_refused(run(capsys, line), *words)
+
+
+def test_a_classical_noise_beyond_all_is_shown_beside_the_exact_one(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "choose --belief 0.501 --delta 1e-5 --steps 1000000"
+    found = run(capsys, f"{line} --json").json
+    assert found["noise_multiplier"]["classical"] > 1e6
+    assert found["noise_multiplier"]["exact"] == pytest.approx(541_168, abs=1)
+    assert list(found["actual_epsilon"]) == list(found["belief_exceeded"]) == ["exact"]
+    text = " ".join(run(capsys, line).out.split())
+    assert "the classical noise is beyond 1e+06, the largest looked at" in text
+    assert "stands in its row" not in text
+
+
+def test_the_smallest_noise_that_is_looked_at_is_not_called_the_smallest(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "Less noise would do: 0.01 is the smallest that is looked at."
+    assert words in run(capsys, "choose --belief 0.9 --delta 0.5 --sample-rate 0.01").out
+    assert words not in run(capsys, "choose --belief 0.9 --delta 0.01 --sample-rate 0.5").out
+
+
+def test_a_belief_of_almost_one_is_not_called_certainty(capsys: pytest.CaptureFixture[str]) -> None:
+    text = run(capsys, "choose --belief 0.9999999 --delta 1e-5").out
+    assert "99.99999%" in text
+    assert "100.00%" not in text

@@ -109,6 +109,8 @@ def test_neighbours_of_a_data_set(capsys):
     assert found.json["most"][0]["replacement"] is not None
     text = run(capsys, "data neighbours digits --rows 50 --dissimilarity euclidean").out
     assert "no guarantee" in text
+    assert "most, number 2" in run(capsys, "data neighbours digits --rows 2").out  # three were not asked for
+    assert_refused(run(capsys, "data neighbours digits --rows 2 --count 3"), "--count = 3", "at most 2")
     assert_refused(run(capsys, "data neighbours synthetic --dissimilarity ssim"), "ssim", "pictures")
     assert_refused(run(capsys, "data neighbours synthetic --dissimilarity hamming"), "hamming", "zeros and ones")
     assert_refused(run(capsys, "data neighbours synthetic --relation both"), "--relation", "both")
@@ -140,6 +142,10 @@ def test_noise_scaled_to_the_local_sensitivity_promises_nothing(capsys, config, 
     assert found["guarantee"]["epsilon"] == "infinity"
     assert "local sensitivity" in found["guarantee"]["assumptions"][0]
     assert found["heuristic"]["kind"] == "heuristic"
+    relation = "replace" if neighbours == "bounded" else "add_remove"
+    assert found["heuristic"]["relation"] == relation
+    one = found["adversaries"][0]
+    assert (one["epsilon_lower_relation"], one["epsilon_lower_copies"]) == (relation, 1)
     assert found["belief"]["guarantee"] == 1.0
     assert found["advantage"]["guarantee"] == 1.0
     beliefs = found["adversaries"][0]["beliefs"]
@@ -151,8 +157,19 @@ def test_noise_scaled_to_the_local_sensitivity_promises_nothing(capsys, config, 
     text = " ".join(run(capsys, line).out.split())
     assert "Inconclusive: with noise scaled to the local sensitivity, nothing is promised" in text
     assert "for these neighbours of this data set only" in text
+    assert f"for one row {'replaced' if neighbours == 'bounded' else 'added or removed'}, from" in text
     assert "guarantees" not in text
     assert "dpsgd" not in json.dumps(found["adversaries"][0]["others"])
+
+
+def test_the_json_says_for_which_neighbours_a_bound_holds(capsys, config, tmp_path):
+    """The attack replaces a row; the claim, and so the bound, is about a row added or removed: two such steps."""
+    config.write_text(CONFIG + 'neighbours = "bounded"\n')
+    one = run(capsys, f"audit {config} --store {tmp_path / 'runs.db'} --workers 1 --json").json["adversaries"][0]
+    assert (one["relation"], one["copies"]) == ("replace", 1)
+    assert (one["epsilon_lower_relation"], one["epsilon_lower_copies"]) == ("add_remove", 2)
+    assert (one["bound"]["relation"], one["bound"]["copies"]) == ("add_remove", 2)
+    assert one["epsilon_lower"] == one["bound"]["epsilon"]
 
 
 def test_local_noise_needs_worlds_that_differ_in_one_row(capsys, config, tmp_path):

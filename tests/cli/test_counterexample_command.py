@@ -96,3 +96,11 @@ def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], options: str,
     assert found.code == 2
     assert words in found.err
     assert len(found.err.strip().splitlines()) == 1
+
+
+def test_a_search_that_takes_long_names_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "counterexample --example one-bit --sample-rate 0.1 --noise-multiplier 100 --steps 3000000 --delta 1e-5"
+    found = run(capsys, line)
+    assert found.code == 2
+    assert "expected fewer steps or less noise, or the form that keeps the values, linear" in found.err
+    assert "larger step" not in found.err

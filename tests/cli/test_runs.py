@@ -1,5 +1,6 @@
 """coalmine runs: list, show, resume, remove."""
 
+import sqlite3
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +42,43 @@ def test_list(capsys):
     for words in ("membership on", "clipbkd", "(copies=4)", " 32 ", "nothing", "inconclusive"):
         assert words in text
     assert max(len(line) for line in done.out.splitlines()) <= 80
+
+
+def test_list_names_audits_and_stays_one_table(capsys, audited):
+    long = "before-" + 100 * "x"
+    run(capsys, f"audit tiny.toml --workers 1 --name {long} --tag nightly --tag {90 * 'y'}")
+    done = run(capsys, "runs list")
+    assert done.out.count("verdict") == 1  # one head: one table
+    assert max(len(line) for line in done.out.splitlines()) <= 80
+    text = " ".join(done.out.split())
+    assert "before-xxxx" in text
+    assert "[nightly]" in text
+    (audit,) = {one["audit"] for one in run(capsys, "runs list --json").json["runs"]}
+    assert audit[:12] in done.out  # what coalmine report and coalmine bundle are told
+    listed = run(capsys, "runs list --json").json["runs"][0]
+    assert (listed["name"], listed["tags"]) == (long, ["nightly", 90 * "y"])
+
+
+def test_an_end_that_was_changed_by_hand_is_not_listed(capsys):
+    database = sqlite3.connect("coalmine.db")
+    with database:
+        (text,) = database.execute("SELECT summary FROM conclusion").fetchone()
+        database.execute("UPDATE conclusion SET summary = ?", (text.replace("inconclusive", "consistent"),))
+    database.close()
+    done = run(capsys, "runs list")
+    assert "consistent" not in done.out
+    assert "not judged yet" in done.out
+    assert [one["verdict"] for one in run(capsys, "runs list --json").json["runs"]] == [None, None]
+
+
+def test_an_end_of_fewer_trials_is_not_listed(capsys):
+    before = run(capsys, "runs list --json").json["runs"]
+    database = sqlite3.connect("coalmine.db")
+    with database:
+        database.execute("DELETE FROM block WHERE run = 1 AND block = 0")
+    database.close()
+    assert [one["verdict"] for one in before] == ["inconclusive", "inconclusive"]
+    assert [one["verdict"] for one in run(capsys, "runs list --json").json["runs"]] == [None, None]
 
 
 def test_list_json_names_the_runs_of_the_audit(capsys, audited):

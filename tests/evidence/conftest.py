@@ -119,7 +119,7 @@ def forge(tmp_path):
 def _with_manifest_of(before, files):
     content = archive.json_bytes({"format": archive.FORMAT, "version": archive.VERSION, "files": archive.sums(before)})
     target = io.BytesIO()
-    with zipfile.ZipFile(target, "w") as bundle:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name, one in [(archive.MANIFEST, content), *files.items()]:
             bundle.writestr(name, one)
     return target.getvalue()

@@ -8,8 +8,9 @@ from evidence_bundles import INLINE, SETTINGS, members
 
 import coalmine
 from coalmine.auditing import config
-from coalmine.errors import StoreError
+from coalmine.errors import StoreError, UnsupportedError
 from coalmine.evidence import archive
+from coalmine.store import Store, results
 
 
 def test_the_same_audit_gives_the_same_bytes(audited, built_in, tmp_path):
@@ -88,3 +89,34 @@ def test_one_name_for_two_audits_is_refused(tmp_path):
         )  # fmt: skip
     with pytest.raises(StoreError, match="2 audits are called 'same'"):
         coalmine.bundle("same", store=store, output=tmp_path / "no.zip")
+
+
+def test_a_bundle_is_asked_for_as_a_report_is(audited, tmp_path):
+    """By the first characters of a fingerprint, however few, as long as they stand for one alone."""
+    store, result = audited
+    run = result.adversaries[0].run
+    others = {one.run for one in result.adversaries[1:]} | {one.control for one in result.adversaries} | {result.audit}
+    short = next(run[:n] for n in range(1, 64) if not any(one and one.startswith(run[:n]) for one in others))
+    assert coalmine.bundle(short, store=store, output=tmp_path / "a.zip").exists()
+    with pytest.raises(StoreError, match="no audit is called"):
+        coalmine.bundle("nosuchname", store=store, output=tmp_path / "b.zip")
+
+
+def test_a_result_without_trials_is_no_bundle(tmp_path):
+    with Store.open(tmp_path / "r.db") as store:
+        mark = results.keep(store, "probe", summary={"outcome": "refuted"}, report={"level": 1e-4}, name="my step")
+        for called in ("my step", mark[:6]):
+            with pytest.raises(UnsupportedError, match="a probe result, which has no trials of its own"):
+                coalmine.bundle(called, store=store, output=tmp_path / "b.zip")
+
+
+def test_a_full_temporary_folder_is_what_is_blamed(audited, tmp_path, monkeypatch):
+    store, result = audited
+
+    def full(*_):
+        raise StoreError("store '/somewhere/evidence.db': the disk is full")
+
+    monkeypatch.setattr("coalmine.evidence.contents._fill", full)
+    with pytest.raises(StoreError, match="or name another folder with TMPDIR") as error:
+        coalmine.bundle(result, store=store, output=tmp_path / "b.zip")
+    assert "evidence.db" not in str(error.value)

@@ -197,7 +197,7 @@ def test_other_formats_and_folders_are_refused(tmp_path):
         path = written(tmp_path / "other.zip", {archive.MANIFEST: archive.json_bytes(tree), **files}, manifest=False)
         with pytest.raises(InvalidInputError, match=words):
             coalmine.verify(path)
-    with pytest.raises(InvalidInputError, match="no such file"):
+    with pytest.raises(InvalidInputError, match="this is a folder"):
         coalmine.verify(tmp_path)
 
 
@@ -284,3 +284,151 @@ def test_bytes_around_the_zip_are_refused(tmp_path, built_in, around):
     path.write_bytes(around[0] + built_in.read_bytes() + around[1])
     with pytest.raises(InvalidInputError, match=r"begin as a zip|before or after the zip"):
         coalmine.verify(path)
+
+
+def _in_audit(*path, value):
+    def change(tree):
+        run = next(iter(tree["runs"]))
+        _deep(tree, *(run if key == "RUN" else key for key in path), value=value)
+
+    return change
+
+
+MAKERS = {
+    "an unknown key of made": (("made", "auditor"), "certified by all", "made has the key 'auditor'"),
+    "a text for a code": (("made", "code"), "this audit is certified", "made.code"),
+    "a text for an instruction set": (("made", "instruction_set"), "certified by all of us", "made.instruction_set"),
+    "a text for a version": (("made", "versions", "altair"), "5 (certified)", "made.versions.altair"),
+    "versions that are none": (("made", "versions"), [], "made.versions"),
+    "an unknown key of an origin": (
+        ("runs", "RUN", "origins", 0, "certified"),
+        "yes",
+        "origins[0] has the key 'certified'",
+    ),
+    "a device that a terminal obeys": (("runs", "RUN", "origins", 0, "device"), "cpu\x1b[2J", "origins[0].device"),
+    "a device that is a letter": (("runs", "RUN", "origins", 0, "device"), 50 * "long ", "origins[0].device"),
+    "an unknown key of a run": (("runs", "RUN", "certified"), "yes", "has the key 'certified'"),
+    "no origins": (("runs", "RUN", "origins"), {}, "where its trials come from"),
+}
+
+
+@pytest.mark.parametrize("what", MAKERS)
+def test_there_is_no_room_for_texts_of_the_maker(built_in, forge, what):
+    path, value, words = MAKERS[what]
+    with pytest.raises(InvalidInputError) as error:
+        coalmine.verify(forge(built_in, {AUDIT: _in_audit(*path, value=value)}), sample=0)
+    assert words in str(error.value)
+    assert "audit.json" in str(error.value)
+    assert "__init__" not in str(error.value)
+
+
+def test_a_device_and_an_instruction_set_are_said_to_be_the_makers_words(built_in, forge, capsys):
+    changes = {AUDIT: _in_audit("made", "instruction_set", value="x86_64 quantum")}
+    assert main(["verify", str(forge(built_in, changes)), "--sample", "0"]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    assert "unverified: " in out
+    assert "instruction set x86_64 quantum" in out
+    changes = {AUDIT: _in_audit("runs", "RUN", "origins", 0, "device", value="cpu of the regulator")}
+    found = coalmine.verify(forge(built_in, changes), sample=0)
+    assert "cpu of the regulator" in found.unverified["devices"]
+
+
+def test_a_key_of_the_manifest_that_none_has_is_refused(built_in, tmp_path):
+    files = members(built_in)
+    manifest = {"format": archive.FORMAT, "version": archive.VERSION, "files": archive.sums(files), "by": "a regulator"}
+    path = written(tmp_path / "bad.zip", {archive.MANIFEST: archive.json_bytes(manifest), **files}, manifest=False)
+    with pytest.raises(InvalidInputError, match=r"MANIFEST\.json has the key 'by'"):
+        coalmine.verify(path)
+
+
+def _zip(files, *, comment=b"", extra=b"", how=zipfile.ZIP_DEFLATED):
+    """A bundle's files with a thing in the zip that no bundle has."""
+    target = io.BytesIO()
+    manifest = {"format": archive.FORMAT, "version": archive.VERSION, "files": archive.sums(files)}
+    with zipfile.ZipFile(target, "w") as bundle:
+        for name, content in [(archive.MANIFEST, archive.json_bytes(manifest)), *files.items()]:
+            member = zipfile.ZipInfo(name)
+            member.compress_type, member.comment, member.extra = how, comment, extra
+            bundle.writestr(member, content)
+    return target.getvalue()
+
+
+def _moved(content, at, hidden, *, inside=b""):
+    """The zip with bytes put in: offsets after them are moved, so that every reader of zips is content."""
+    end = struct.Struct("<4s4H2LH")
+    mark, *numbers, size, start, comment = end.unpack(content[-end.size :])
+    listed = bytearray(content[start : start + size])
+    place = 0
+    while place < size:
+        names = struct.unpack_from("<3H", listed, place + 28)
+        (offset,) = struct.unpack_from("<L", listed, place + 42)
+        if offset >= at:
+            struct.pack_into("<L", listed, place + 42, offset + len(hidden))
+        if inside and listed[place + 46 : place + 46 + names[0]] == inside:
+            (packed,) = struct.unpack_from("<L", listed, place + 20)
+            struct.pack_into("<L", listed, place + 20, packed + len(hidden))
+        place += 46 + sum(names)
+    ending = end.pack(mark, *numbers, size, start + len(hidden), comment)
+    return content[:at] + hidden + content[at:start] + bytes(listed) + ending
+
+
+def _places(content):
+    """Where the second member and the list of all members begin."""
+    with zipfile.ZipFile(io.BytesIO(content)) as bundle:
+        return bundle.infolist()[1].header_offset, bundle.start_dir
+
+
+HIDDEN = {
+    "a comment": (lambda files: _zip(files, comment=b"certified"), "a comment or further fields"),
+    "further fields": (lambda files: _zip(files, extra=b"\xfe\xca\x04\x00abcd"), "a comment or further fields"),
+    "another compression": (lambda files: _zip(files, how=zipfile.ZIP_LZMA), "not compressed as a bundle is"),
+    "no compression": (lambda files: _zip(files, how=zipfile.ZIP_STORED), "not compressed as a bundle is"),
+    "bytes between two members": (lambda files: _between(_zip(files), 0), "belong to no file"),
+    "bytes before the list of members": (lambda files: _between(_zip(files), 1), "that belong to none"),
+    "bytes inside a member, after its end": (lambda files: _inside(_zip(files)), "bytes after its end"),
+}
+
+
+def _between(content, which):
+    return _moved(content, _places(content)[which], b"certified by all")
+
+
+def _inside(content):
+    hidden, at = b"certified by all", _places(content)[0]
+    (packed,) = struct.unpack_from("<L", content, 18)
+    first = content[:18] + struct.pack("<L", packed + len(hidden)) + content[22:]
+    return _moved(first, at, hidden, inside=archive.MANIFEST.encode())
+
+
+@pytest.mark.parametrize("what", HIDDEN)
+def test_nothing_is_hidden_in_the_zip(built_in, tmp_path, what):
+    make, words = HIDDEN[what]
+    path = tmp_path / "bad.zip"
+    path.write_bytes(make(members(built_in)))
+    with zipfile.ZipFile(path) as bundle:
+        assert bundle.testzip() is None  # Python's own reader finds nothing wrong
+    with pytest.raises(InvalidInputError, match=words):
+        coalmine.verify(path)
+
+
+def test_a_folder_is_said_to_be_one(tmp_path, capsys):
+    assert main(["verify", str(tmp_path)]) == 2
+    assert "this is a folder" in capsys.readouterr().err
+
+
+def test_two_long_texts_are_shown_where_they_differ(built_in, forge):
+    """Cut at the same place they would look alike; and it is said which file says what."""
+    found = coalmine.verify(built_in, sample=0)
+    assert not found.differences
+    changed = forge(built_in, {RESULT: lambda tree: tree["verdict"]["reasons"].append("x")})
+    line = coalmine.verify(changed, sample=0).differences[0]
+    assert "in result.json, " in line
+    assert line.endswith("from audit.json and the trials")
+
+    def edit(tree):
+        tree["verdict"]["reasons"][0] += " at all"
+
+    (line,) = coalmine.verify(forge(built_in, {RESULT: edit}), sample=0).differences
+    one, other = line.partition(": ")[2].removesuffix(" from audit.json and the trials").split(" in result.json, ")
+    assert one != other
+    assert " at all" in one

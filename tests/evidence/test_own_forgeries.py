@@ -207,7 +207,7 @@ def test_a_verification_says_which_code_it_speaks_of_and_what_nobody_checked(own
             assert (said.train, said.run, said.named) == (identity["train"]["function"], one.run, named)
             assert said.code == fingerprint(identity["train"])
         assert found.to_dict()["control"]["train"] == "evidence_functions:half"
-        assert set(found.unverified) == {"date", "seconds"}
+        assert set(found.unverified) == {"date", "seconds", "devices", "instruction set"}
     main(["verify", str(own_bundle)])
     out = " ".join(capsys.readouterr().out.split())
     assert "Audited: evidence_functions:train(token=<str>), code " in out

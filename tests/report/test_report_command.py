@@ -194,3 +194,48 @@ def test_a_report_that_cannot_be_written_is_found_out_before_training(played, no
     assert cli.main(["audit", str(played / "audit.toml"), *options]) == 2
     assert "--report = " in capsys.readouterr().err
     assert not (tmp_path / "new.db").exists()
+
+
+def test_the_page_of_a_kept_result_says_by_what_it_is_found_again(tmp_path, capsys):
+    import html as markup
+
+    from coalmine.one_run import design, judge
+    from coalmine.probing.findings import Measurement, ProbeReport
+    from coalmine.records import EpsilonClaim, OneRunScores
+
+    store = tmp_path / "r.db"
+    found = ProbeReport(
+        subject="my step", measurements=(Measurement(name="noise", sentence="As promised."),), level=1e-4, seconds=1.0,
+        versions={"coalmine": "0.0.7"},
+    )  # fmt: skip
+    included = np.arange(60) % 2 == 0
+    judged = judge(
+        OneRunScores(included, included + np.linspace(0, 0.1, 60)),
+        design=design(EpsilonClaim(epsilon=1.0, delta=1e-5), canaries=60),
+    )
+    with Store.open(store) as opened:
+        marks = {
+            "before the fix": found.keep(opened, name="before the fix", tags=["nightly"]),
+            "one training": judged.keep(opened, name="one training", tags=["nightly"]),
+        }
+    for name, mark in marks.items():
+        target = tmp_path / f"{mark[:8]}.html"
+        assert cli.main(["report", mark[:8], "--store", str(store), "-o", str(target)]) == 0
+        text = markup.unescape(target.read_text())
+        head = text.split("</header>")[0]
+        for words in (name, "nightly", mark, "UTC", "coalmine "):
+            assert words in head
+    capsys.readouterr()
+
+
+def test_a_report_leaves_the_verdict_for_lists(played, tmp_path, capsys):
+    import shutil
+
+    shutil.copy(played / "a.db", tmp_path / "a.db")
+    with Store.open(tmp_path / "a.db") as store:
+        (entry,) = audits(store)
+        store.keep_conclusion(entry.fingerprint, {"outcome": "of another version"})
+    run = next(iter(entry.members))[:10]
+    assert cli.main(["report", run, "--store", str(tmp_path / "a.db"), "-o", str(tmp_path / "a.html")]) == 0
+    with Store.open(tmp_path / "a.db", read_only=True) as store:
+        assert audits(store)[0].conclusion["outcome"] == "inconclusive"

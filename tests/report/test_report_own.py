@@ -79,16 +79,6 @@ def test_how_to_repeat_it(folder):
     assert "--control-train test_report_own:leaky" in command
 
 
-def test_worlds_without_a_name_are_repeated_from_python(folder):
-    options = {"store": folder / "own.db", "execution": Execution(engine="inline")}
-    result = audit_function(train, score, worlds=worlds(), trials=64, claim_epsilon=3.0, **options)
-    assert repeat.command(result) is None
-    assert (
-        "coalmine.audit_function(train, score, worlds=worlds, claim_epsilon=3.0, trials=64, delta=1e-05, "
-        "confidence=0.99, seed=0)"
-    ) in report.page(result)
-
-
 def test_a_claim_given_as_a_value_is_drawn_and_told_with_its_own_delta(folder):
     result = play(folder, train, claim=EpsilonClaim(epsilon=3.0, delta=1e-3))
     assert (result.config.audit.delta, result.config.audit.claim_epsilon) == (1e-3, 3.0)

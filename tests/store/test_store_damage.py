@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from store_worker import block_result
 
+from coalmine.cli import main
 from coalmine.errors import StoreError
 from coalmine.store import SCHEMA_VERSION, Store, _database
 
@@ -235,3 +236,18 @@ def test_random_damage_never_gives_a_wrong_score_or_a_traceback(tmp_path):
             path.with_name(path.name + extra).unlink(missing_ok=True)
     assert outcomes["refused"] > 40
     assert outcomes["right"] > 0
+
+
+def test_text_that_is_none_is_damage_and_is_not_quoted(tmp_path, capsys):
+    """SQLite's own words would show it, whatever it is."""
+    path = tmp_path / "a.db"
+    with Store.open(path) as store:
+        store.register("c0ffee00c0ffee00", {})
+        store.record_audit("beefbeefbeefbeef", {}, members={"c0ffee00c0ffee00": 4}, name="x")
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE label SET name = CAST(x'736563726574fffe' AS TEXT)")
+    database.close()
+    assert main(["runs", "list", "--store", str(path)]) == 2
+    words = capsys.readouterr().err
+    assert "the file is damaged" in words
+    assert "secret" not in words

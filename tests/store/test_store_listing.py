@@ -1,5 +1,6 @@
 """Lists of what a store holds: names and tags, ends, progress, workers, and pages of trials."""
 
+import json
 import os
 import sqlite3
 import time
@@ -51,6 +52,38 @@ def test_how_it_ended_is_kept_and_replaced(store):
     assert listing.audits(store)[0].conclusion == {"outcome": "refuted"}
     with pytest.raises(InvalidInputError):
         store.keep_conclusion(AUDIT, {"epsilon": float("nan")})
+
+
+CHANGED = {
+    "another verdict": lambda text: text.replace("refuted", "consistent"),
+    "a form without checksum": lambda text: json.dumps({"outcome": "consistent"}),
+    "no text": lambda text: json.dumps({"checksum": json.loads(text)["checksum"], "summary": 5}),
+    "no JSON": lambda text: text[:-1],
+    "a list": lambda text: "[1]",
+    "deep JSON": lambda text: "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("how", CHANGED)
+def test_an_end_that_was_changed_by_hand_is_not_told(store, how):
+    store.keep_conclusion(AUDIT, {"outcome": "refuted"})
+    with sqlite3.connect(store.path) as database:
+        (text,) = database.execute("SELECT summary FROM conclusion").fetchone()
+        database.execute("UPDATE conclusion SET summary = ?", (CHANGED[how](text),))
+    database.close()
+    assert listing.audits(store)[0].conclusion is None
+
+
+def test_the_end_of_another_audit_is_not_told(store):
+    other = "facefacefaceface"
+    store.record_audit(other, {"what": "another"}, members={RUN: 45})
+    store.keep_conclusion(AUDIT, {"outcome": "refuted"})
+    store.keep_conclusion(other, {"outcome": "consistent"})
+    with sqlite3.connect(store.path) as database:
+        database.execute("UPDATE conclusion SET summary = (SELECT max(summary) FROM conclusion)")
+    database.close()
+    known = [one.conclusion for one in listing.audits(store)]
+    assert sorted(map(bool, known)) == [False, True]
 
 
 def test_progress_counts_trials_failures_and_what_came_lately(store):

@@ -10,9 +10,10 @@ import pytest
 import view_store
 from view_store import HOSTILE
 
+import coalmine
 from coalmine.auditing.stored import stored_result
 from coalmine.errors import InvalidInputError
-from coalmine.report import one_person, rounding, words
+from coalmine.report import one_person, rounding, summary, words
 from coalmine.store import Store, listing
 
 DATA_BLOCK = re.compile(r'<script type="application/json" class="(\w+)">(.*?)</script>', re.DOTALL)
@@ -108,7 +109,7 @@ def test_two_audits_are_compared(shared):
     first, second = shared.audits["plain noise"], shared.audits["half the noise"]
     page = judged(shared, f"/compare?audit={first}&audit={second}")
     assert "audit.trials" in page
-    assert re.search(r"audit\.trials</th><td[^>]*>96</td><td[^>]*>192</td>", page)
+    assert re.search(r"audit\.trials</bdi></th><td[^>]*><bdi>96</bdi></td><td[^>]*><bdi>192</bdi></td>", page)
     for audit in (first, second):  # what is proved depends on the versions, as all seeds do
         bound = shared.pages.judged.result(audit).strongest.bound
         assert (words.epsilon(bound) if bound.epsilon > 0.0 else "nothing proved") in page
@@ -121,7 +122,8 @@ def test_filters_and_sorts(shared):
         page = shared.get("/", params=given, headers={"HX-Request": "true"})
         assert page.status_code == 200
         assert "<html" not in page.text
-        return [html.unescape(name) for name in re.findall(r'<th scope="row"><a href="[^"]*">(.*?)</a>', page.text)]
+        found = re.findall(r'<th scope="row"><a href="[^"]*"><bdi>(.*?)</bdi></a>', page.text)
+        return [html.unescape(name) for name in found]
 
     assert rows(text="noise half") == ["half the noise"]
     assert rows(text="nothing like that") == []
@@ -218,16 +220,17 @@ def test_a_store_that_somebody_changed_by_hand_is_shown_or_refused_in_words(path
     names = view_store.names(path)
     with Store.open(path, create=False, read_only=True) as store:
         entry = next(one for one in listing.audits(store) if one.name == "plain noise")
-        kept = dict(entry.conclusion)
+        kept, audit = dict(entry.conclusion), entry.fingerprint
     broken = [
         {"coalmine": kept["coalmine"], "trials": kept["trials"]},
         {**kept, "outcome": ["<b>"], "epsilon": "many", "proved": 7, "ceiling": {}},
         {**kept, "outcome": "<script>alert(1)</script>", "claim": "infinity"},
     ]
     for one in broken:
+        with Store.open(path) as store:
+            store.keep_conclusion(audit, one)  # as a program of somebody's own may have kept it, with its checksum
         database = sqlite3.connect(path)
         with database:
-            database.execute("UPDATE conclusion SET summary = ?", (json.dumps(one),))
             database.execute('UPDATE audit SET description = \'{"members": 5, "claim": []}\' WHERE id = 2')
         database.close()
         for address in ("/", "/?sort=proved", "/?sort=verdict&outcome=refuted", "/?sort=progress"):
@@ -255,3 +258,49 @@ def test_a_name_changes_neither_audit_nor_trials(path):
             view_store.audited(path, name=wrong)
     with pytest.raises(InvalidInputError, match="tags ="):
         view_store.audited(path, tags="one text")
+
+
+def test_an_audit_says_whether_it_could_have_failed(shared):
+    audit = shared.audits["half the noise"]
+    page = judged(shared, f"/audits/{audit}")
+    answer, reasons = summary.could_fail(shared.pages.judged.result(audit))
+    part = page.split("Could this audit have failed?")[1].split("</p>")[0]
+    assert answer in part
+    assert all(line.replace("\u00a0", " ") in part for line in reasons)
+
+
+def test_the_trials_of_a_control_are_counted_as_its_own(path, client):
+    """Half of what was trained is the control's: the numbers beside it speak of the other half."""
+    result = coalmine.audit_function(
+        view_store.train,
+        view_store.score,
+        worlds=coalmine.neighbours(np.zeros(20), 1.0),
+        control=view_store.leaky,
+        claim_epsilon=3.0,
+        trials=32,
+        store=path,
+        execution=coalmine.Execution(engine="inline"),
+    )
+    assert "64 of 64, 32 of them the control's" in judged(client, f"/audits/{result.audit}")
+    other = view_store.names(path)["plain noise"]
+    assert "of them the control's" not in judged(client, f"/audits/{other}")
+
+
+def test_a_name_turns_nothing_but_itself(path, client):
+    """A name that is written from right to left would take the numbers beside it along."""
+    hebrew = "\u05d1\u05d9\u05e7\u05d5\u05e8\u05ea 12"
+    audit = view_store.names(path)["half the noise"]
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE label SET name = ?, tags = ?", (hebrew, json.dumps([hebrew])))
+    database.close()
+    other = next(one for one in view_store.names(path).values() if one != audit)
+    for address in ("/", f"/audits/{audit}", f"/compare?audit={audit}&audit={other}"):
+        body = html.unescape(client.get(address).text).split("<body>")[1]
+        shown = re.sub(r"<option.*?</option>|<[^>]*=\"[^>]*>", "", body)  # attributes are not shown
+        assert hebrew in shown
+        assert shown.count(hebrew) == shown.count(f"<bdi>{hebrew}")
+
+
+def test_two_audits_stand_in_a_table_whose_columns_long_names_do_not_move(shared):
+    first, second = list(shared.audits.values())[:2]
+    assert judged(shared, f"/compare?audit={first}&audit={second}").count('class="cards sides"') == 2

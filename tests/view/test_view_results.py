@@ -27,7 +27,7 @@ def read(client, address):
 
 
 def named(page):
-    return re.findall(r'<th scope="row"><a href="[^"]*">(.*?)</a>', page)
+    return re.findall(r'<th scope="row"><a href="[^"]*"><bdi>(.*?)</bdi></a>', page)
 
 
 def test_the_list_has_them_beside_audits(both, client):
@@ -141,3 +141,31 @@ def test_a_result_that_was_changed_or_is_not_there_is_refused_in_words(both, pat
     assert client.get(f"/results/{other}/canaries").status_code == 404
     assert client.get("/results/beefbeef").status_code == 404
     assert client.get("/results/%3Cscript%3E").status_code == 400
+
+
+def test_files_that_were_not_finished_are_written_again_and_others_are_left(both, path, tmp_path, monkeypatch):
+    """A full disk ends the writing somewhere; the list is written last."""
+    from coalmine import report
+    from coalmine.errors import InvalidInputError
+    from coalmine.view.bundle import write_bundle
+
+    written, folder = report.write_text, tmp_path / "pages"
+
+    def full(text, target, **options):
+        if "index" in str(target):
+            raise InvalidInputError("no space left")
+        return written(text, target, **options)
+
+    monkeypatch.setattr(report, "write_text", full)
+    with Store.open(path, create=False, read_only=True) as store:
+        with pytest.raises(InvalidInputError, match="no space left"):
+            write_bundle(store, folder, audits=["the probe"])
+        assert list(folder.iterdir())
+        monkeypatch.setattr(report, "write_text", written)
+        assert write_bundle(store, folder, audits=["the probe"])
+        assert write_bundle(store, folder, audits=["the probe"])
+        (folder / "index.html").write_text("<!DOCTYPE html><title>My own site</title>")
+        (folder / "mine.css").write_text("p {}")
+        with pytest.raises(InvalidInputError, match="expected a folder that is empty"):
+            write_bundle(store, folder, audits=["the probe"])
+        assert "My own site" in (folder / "index.html").read_text()

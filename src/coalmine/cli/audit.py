@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coalmine import _validate
 from coalmine._validate import counted, rounded_up
 from coalmine.cli._options import Preset, beginning_with, with_execution
 from coalmine.cli._output import Json, print_json, print_lines, print_table, print_verdict, working
+from coalmine.cli._targets import Inputs, check_apart, modules
 from coalmine.cli.adversaries import names as adversary_names
 from coalmine.errors import InvalidInputError
 
@@ -115,6 +117,9 @@ def audit(
     """
     from coalmine.auditing import config as configs
 
+    if name is not None:
+        _validate.label("name", name)
+    _validate.labels("tag", tag or ())
     asked = {"trials": trials, "claim_epsilon": claim_epsilon, "control": control}
     overrides = list(set_ or [])
     overrides += [f"audit.{key}={str(value).lower()}" for key, value in asked.items() if value is not None]
@@ -136,6 +141,7 @@ def audit(
     for option, value in {**only, "depends_on": depends_on or None, "messages": messages or None}.items():
         if value is not None:
             raise InvalidInputError(f"{option} is not allowed without train: expected --train module:function too")
+    _check_report(report, {"the store": store, "the config": config})
     settings = configs.load(config, preset=preset, overrides=overrides, adversaries=adversary)
     return run_audit(settings, store=store, execution=execution, json=json, report=report, name=name, tags=tag or ())
 
@@ -176,7 +182,7 @@ def run_audit(
     from coalmine.auditing.run import resume
     from coalmine.cli._watch import Watch
 
-    _check_report(report)
+    _check_report(report, {"the store": store, "a file with weights": _weights(settings)})
     section = settings.audit
     each = 1.0 - (1.0 - section.confidence) / len(settings.adversary)  # all the bounds that are shown hold together
     with Watch(delta=section.delta, confidence=each, quiet=json) as watch:
@@ -198,10 +204,13 @@ def run_own_training(
 ) -> int:
     """The same for a user's own training, scoring and worlds: these names are the only code that is ever loaded."""
     from coalmine.auditing import config as configs
+    from coalmine.auditing.stored import keep_asked
     from coalmine.cli._watch import Watch
     from coalmine.integrations import audit_function, load_function, load_worlds, parse_dpsgd
+    from coalmine.store import Store
 
-    _check_report(report)
+    given = [one for one in options["depends_on"].values() if isinstance(one, Path)]
+    _check_report(report, {"the store": options["store"], "what the training depends on": given})
     train, score, worlds, control = names
     if train is None or score is None:
         raise InvalidInputError(f"{'score' if train else 'train'} is missing: expected module:function")
@@ -209,27 +218,48 @@ def run_own_training(
     if wrong:
         raise InvalidInputError(f"set = {wrong[0]!r} is not allowed with train: expected audit.key=value")
     question = configs.load(overrides=overrides).audit
+    training, scoring = load_function("train", train), load_function("score", score)
+    given_worlds = load_worlds(worlds or f"{train.partition(':')[0]}:worlds")
+    broken = None if control is None else load_function("control_train", control)
+    _check_report(report, {"the code of the training": modules()})
     with Watch(delta=question.delta, confidence=question.confidence, quiet=json) as watch:
         result = audit_function(
-            load_function("train", train),
-            load_function("score", score),
-            worlds=load_worlds(worlds or f"{train.partition(':')[0]}:worlds"),
-            control=None if control is None else load_function("control_train", control),
+            training,
+            scoring,
+            worlds=given_worlds,
+            control=broken,
             claim_dpsgd=None if claim_dpsgd is None else parse_dpsgd("claim_dpsgd", claim_dpsgd),
             watcher=watch,
             **question.model_dump(include={"claim_epsilon", "delta", "confidence", "trials", "seed"}),
             **options,
         )
+    asked = {
+        "train": train,
+        "score": score,
+        "worlds": worlds or f"{train.partition(':')[0]}:worlds",
+        "control_train": control,
+        "depends_on": list(options["depends_on"]),
+        **{name: options[name] for name in ("timeout", "batched", "threads", "messages")},
+    }
+    with Store.open(options["store"], create=False) as opened:
+        result = keep_asked(opened, result, {name: value for name, value in asked.items() if value})
     return finish(result, json=json, report=report, store=options["store"])
 
 
-def _check_report(report: Path | None) -> None:
+def _check_report(report: Path | None, inputs: Inputs) -> None:
     """Whether the report can be written is found out now, not after hours of training."""
     from coalmine import report as reports
 
     if report is not None:
+        check_apart({"report": report}, inputs)
         reports.check_packages()
         reports.check_target(report)
+
+
+def _weights(settings: AuditConfig) -> str | None:
+    """The file that trainings start from."""
+    start = settings.training.model_dump(mode="json")["initialization"]
+    return start.get("file") if isinstance(start, dict) else None
 
 
 def finish(result: AuditResult, *, json: bool, report: Path | None, store: Path) -> int:

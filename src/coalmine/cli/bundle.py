@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from coalmine.cli._output import Json, print_json, print_lines
+from coalmine.cli._targets import check_apart
 
 
 def bundle(
@@ -29,6 +30,7 @@ def bundle(
     """
     from coalmine.evidence import bundle as write
 
+    check_apart({"output": output}, {"the store": store})
     target = write(audit, store=store, output=output)
     if json:
         digest = hashlib.sha256(target.read_bytes()).hexdigest()

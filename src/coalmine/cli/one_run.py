@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine.cli._canaries import canaries_of
+from coalmine.cli._kept import write_kept
 from coalmine.cli._options import (
     CANARIES,
     Called,
@@ -31,6 +32,7 @@ from coalmine.cli._output import (
     print_table,
     print_verdict,
 )
+from coalmine.cli._targets import Inputs, check_apart
 from coalmine.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -201,7 +203,11 @@ def judge(
     from coalmine.one_run import judge_folder
     from coalmine.one_run.seal import judge_control
 
-    _check_outputs(section=section, figure=figure, report=report)
+    read = [run, control_run, manifest, seal]  # of a folder every file
+    files = [one for path in read if path is not None for one in (path.rglob("*") if path.is_dir() else [path])]
+    scored = [*scores, *(control_scores or ())]
+    inputs: Inputs = {"the store": store, "a file of the prepared run": files, "a file of scores": scored}
+    _check_outputs(inputs, section=section, figure=figure, report=report)
     check_kept(store, name, tag)
     kept = (store, name, tag)
     if (control_run is None) != (control_scores is None):
@@ -264,7 +270,8 @@ def play(
     from coalmine.one_run import judge as judged
     from coalmine.records import MechanismClaim
 
-    _check_outputs(section=section, figure=figure, report=report)
+    inputs: Inputs = {"the store": store, "the config": config}
+    _check_outputs(inputs, section=section, figure=figure, report=report)
     check_kept(store, name, tag)
     kept = (store, name, tag)
     found = configs.load(config, preset=preset, overrides=list(set_ or []))
@@ -375,16 +382,22 @@ def _finish(
     if section is not None or figure is not None or report is not None:
         tree = section_of(result, price=price)
         if section is not None:
-            reports.write_text(dumps(tree, ensure_ascii=False, allow_nan=False) + "\n", section, name="section")
+            reports.write_text(
+                dumps(tree, ensure_ascii=False, allow_nan=False) + "\n", section, name="section", kind="section"
+            )
         if figure is not None or report is not None:
             from coalmine.report import one_run as pages
             from coalmine.report import render
         if figure is not None:
-            reports.write_bytes(render.as_bytes(pages.scores(tree), figure.suffix[1:]), figure, name="figure")
-        if report is not None:
-            reports.write_text(pages.page(tree), report)
+            reports.write_bytes(
+                render.as_bytes(pages.scores(tree), figure.suffix[1:]), figure, name="figure", kind="figure"
+            )
     store, name, tags = kept
     mark = None if store is None else result.keep(store, name=name, tags=tags or (), price=price)
+    if report is not None and store is not None and mark is not None:
+        write_kept(store, mark, report)
+    elif report is not None:
+        reports.write_text(pages.page(tree), report)
     if as_json:
         print_json({**result.to_dict(), "price": price})
     else:
@@ -393,13 +406,14 @@ def _finish(
     return result.verdict.outcome.exit_code
 
 
-def _check_outputs(*, section: Path | None, figure: Path | None, report: Path | None) -> None:
-    """Refuse what cannot be written before anything is trained or a seal is opened."""
+def _check_outputs(inputs: Inputs, *, section: Path | None, figure: Path | None, report: Path | None) -> None:
+    """Refuse what cannot be written, or would overwrite what is read, before a training or the opening of a seal."""
     from coalmine import report as reports
 
+    check_apart({"section": section, "figure": figure, "report": report}, inputs)
     for name, path in (("section", section), ("report", report)):
         if path is not None:
-            reports.check_target(path, name=name)
+            reports.check_target(path, name=name, kind=name)
     if figure is not None:
         reports.check_figure(figure)
     if report is not None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coalmine import _validate
+from coalmine.cli._kept import write_kept
 from coalmine.cli._options import Called, KeepIn, Tagged, check_kept
 from coalmine.cli._output import Json, print_json, print_lines, print_table, print_verdict
+from coalmine.cli._targets import check_apart, modules
 from coalmine.errors import CoalmineError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def probe(
     from coalmine import report as reports
     from coalmine.integrations import load_function
 
+    check_apart({"report": report}, {"the store": store})
     if report is not None:
         reports.check_packages()
         reports.check_target(report)
@@ -59,6 +62,7 @@ def probe(
     processes = _validate.integer("processes", processes, at_least=1)
     make_step = load_function("step", step)
     make_loader = load_function("loader", loader) if loader is not None else None
+    check_apart({"report": report}, {"the code of the step": modules()})
     if sample_rate is not None and loader is None:
         raise InvalidInputError("sample_rate is not allowed without loader: expected --loader module:make_loader too")
     if processes > 1:
@@ -72,7 +76,9 @@ def probe(
     mark = None
     if store is not None:
         mark = found.keep(store, name=name, tags=tag or (), messages=messages)
-    if report is not None:
+    if report is not None and store is not None and mark is not None:
+        write_kept(store, mark, report)
+    elif report is not None:
         found.to_html(report)
     if json:
         print_json(found.to_dict())

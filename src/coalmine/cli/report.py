@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coalmine.cli._kept import page
 from coalmine.cli._output import Json, print_json, print_lines
+from coalmine.cli._targets import check_apart
 from coalmine.errors import InvalidInputError, StoreError
 
 if TYPE_CHECKING:
@@ -33,10 +36,11 @@ def report(
     Nothing is loaded, crafted or trained: the report says what the stored trials prove, and how many are still missing.
     """
     from coalmine import report as reports
-    from coalmine.auditing.stored import stored_result
+    from coalmine.auditing.stored import conclude, record_of, summary
     from coalmine.store import Store, results
     from coalmine.store.listing import audit_called
 
+    check_apart({"output": output}, {"the store": store})
     reports.check_packages()
     with Store.open(store, create=False) as opened:
         kept = results.called(opened, run)
@@ -50,7 +54,10 @@ def report(
             what = "run" if audit is None else "audit"
             raise StoreError(f"{what} {short} has no trials yet: play it first (coalmine runs resume {short})")
         target = reports.check_target(output or Path(f"coalmine-{short}.html"), name="output")
-        result = stored_result(opened, name)
+        record = record_of(opened, name)
+        result = conclude(opened, record)
+        with contextlib.suppress(StoreError):  # where the store cannot be written, lists judge it anew
+            opened.keep_conclusion(record.name, summary(opened, record, result))
     reports.write_html(result, target)
     written = reports.write_figures(result, figures) if figures is not None else []
     _say(target, written, figures, json=json)
@@ -71,15 +78,5 @@ def _stored(found: Result, output: Path | None, figures: Path | None) -> Path:
     if figures is not None:
         raise InvalidInputError("figures is not allowed for a probe or a one-run result: expected --output alone")
     target = reports.check_target(output or Path(f"coalmine-{found.fingerprint[:12]}.html"), name="output")
-    try:
-        if found.kind == "probe":
-            from coalmine.probing.findings import ProbeReport
-
-            ProbeReport.from_dict(found.report).to_html(target)
-        else:
-            from coalmine.report import one_run
-
-            reports.write_text(one_run.page(found.report), target)
-    except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise StoreError(f"result {found.fingerprint[:12]} cannot be read: {error}") from error
+    reports.write_text(page(found), target)
     return target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,7 @@ def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
         "run": run.fingerprint,
         "audit": entry.fingerprint if entry else None,
         "name": entry.name if entry else "",
+        "tags": list(entry.tags) if entry else [],
         "adversary": adversary if train is None else {**adversary, "train": train},
         "control": attack.get("control", 1.0) != 1.0,
         "data": part(identity, "data").get("name"),
@@ -53,10 +55,19 @@ def _summary(run: Any, entry: AuditEntry | None = None) -> dict[str, Any]:
 
 
 def _entries(store: Store) -> dict[str, AuditEntry]:
-    """The last audit used of every run."""
-    from coalmine.store.listing import audits
+    """The last audit used of every run; how it ended only where that is still so."""
+    from coalmine.auditing.stored import is_current
+    from coalmine.store.listing import audits, progress
 
-    return {run: entry for entry in reversed(audits(store)) for run in entry.members}
+    found = audits(store)
+    far = progress(store, {run for entry in found for run in entry.members})
+    entries: dict[str, AuditEntry] = {}
+    for entry in reversed(found):
+        there = {run: min(far[run].trials, wanted) for run, wanted in entry.members.items()}
+        if entry.conclusion is not None and not is_current(entry.conclusion, there):
+            entry = dataclasses.replace(entry, conclusion=None)
+        entries |= dict.fromkeys(entry.members, entry)
+    return entries
 
 
 def _when(seconds: float) -> str:
@@ -113,7 +124,7 @@ def list_(
         (
             one["created"],
             one["run"][:12],
-            f"audit: {_who(one)} on {one['data']}",
+            _lines(f"audit: {_who(one)} on {one['data']}", one),
             _counted(one),
             _proved(one),
             "control" if one["control"] else str(one["verdict"] or "-"),
@@ -124,7 +135,7 @@ def list_(
         (
             one["created"],
             one["result"][:12],
-            f"{one['kind']}: {one['name'] or one['subject']}",
+            _lines(f"{one['kind']}: {one['subject']}", one),
             size_of(entry) or "-",
             ", ".join(faults_of(entry)) or "no fault" if entry.kind == "probe" else _proved(one),
             str(one["verdict"] or "-"),
@@ -133,11 +144,41 @@ def list_(
     ]
     print_table(
         f"Runs and results in {store}",
-        ["run", "what", "trials", "proved ε", "verdict", "stored (UTC)"],
-        [[*row[1:], row[0][:10]] for row in sorted(rows, key=lambda row: row[0])],
+        ["run", "what", "trials", "proved ε", "verdict"],
+        [row[1:] for row in sorted(rows, key=lambda row: row[0])],
     )
     if any(one["verdict"] is None and not one["control"] for one in found):
-        print_lines(["-: not judged yet. coalmine report RUN judges what is there, coalmine runs resume RUN plays on."])
+        print_lines(
+            [
+                "-: not judged yet, or not what this version found for these trials. coalmine report RUN judges what "
+                "is there, coalmine runs resume RUN plays on."
+            ]
+        )
+
+
+_LONGEST_WORD = 26
+"""In a list: a longer one would leave no room for the other columns. coalmine runs show and --json have all of it."""
+
+
+def _lines(what: str, summary: dict[str, Any]) -> str:
+    """What it is; its name and tags, where it has some; its audit, by which a report or a bundle is asked for; when."""
+    called = " ".join([summary["name"], *_tags(summary)]).strip()
+    audit = summary.get("audit")
+    stored = f"{summary['created'][:10]}{f', audit {audit[:12]}' if audit else ''}"
+    return "\n".join(_short(line) for line in (what, called, stored) if line)
+
+
+def _tags(summary: dict[str, Any]) -> list[str]:
+    return [f"[{tag}]" for tag in summary["tags"]]
+
+
+def _short(text: str) -> str:
+    """The text with long words cut.
+
+    >>> _short("before " + 130 * "x")
+    'before xxxxxxxxxxxxxxxxxxxxxxxxx…'
+    """
+    return " ".join(one if len(one) <= _LONGEST_WORD else one[: _LONGEST_WORD - 1] + "…" for one in text.split(" "))
 
 
 def _counted(summary: dict[str, Any]) -> str:
@@ -202,7 +243,7 @@ def show(run: ResultName, store: StorePath = Path("coalmine.db"), json: Json = F
         ("trials", f"{payload['trials']:,} of {payload['wanted']:,}, {payload['failed_trials']:,} failed"),
         ("proved ε", _proved(payload)),
         ("verdict", str(payload["verdict"] or "not judged yet")),
-        ("audit", f"{str(payload['audit'] or 'none')[:12]} {payload['name']}".strip()),
+        ("audit", " ".join([str(payload["audit"] or "none")[:12], payload["name"], *_tags(payload)]).strip()),
         ("training time", f"{payload['seconds']:,.1f} s on {', '.join(payload['devices']) or 'nothing yet'}"),
         ("first stored", f"{payload['created'][:19].replace('T', ' ')} UTC"),
         *([("failed blocks", f"{payload['failed_blocks']:,}")] if payload["failed_blocks"] else []),
@@ -239,7 +280,7 @@ def _show_result(found: Result, *, json: bool) -> None:
         if found.kind == "probe"
         else ("proved ε", _proved(payload)),
         ("size", size_of(found) or "-"),
-        ("name", " ".join([str(found.name or "none"), *(f"[{tag}]" for tag in found.tags)])),
+        ("name", " ".join([str(found.name or "none"), *_tags(payload)])),
         ("stored", f"{payload['created'][:19].replace('T', ' ')} UTC"),
         ("versions", _pairs(payload["versions"])),
     ]

@@ -11,6 +11,7 @@ import typer
 from coalmine import _validate
 from coalmine.cli._options import beginning_with, one_of, with_execution
 from coalmine.cli._output import Json, number, print_json, print_lines, print_table
+from coalmine.cli._targets import check_apart
 from coalmine.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def run(
         size = size.with_trials(trials)
     if figure is not None and not found.figure:
         raise UnsupportedError(f"study {found.name!r} has no figure: its table says it all; leave --figure out")
+    check_apart({"figure": figure}, {"the store": store})
     target = None if figure is None else reports.check_figure(figure)
     audits = measure.audits(found, cells[0], size)
     delta, level = (audits[0].audit.delta, 1.0 - audits[0].audit.confidence) if audits else (1e-5, 0.05)
@@ -142,7 +144,9 @@ def run(
         from coalmine.report import render
         from coalmine.studies.figure import draw
 
-        reports.write_bytes(render.as_bytes(draw(found, results), target.suffix[1:]), target, name="figure")
+        reports.write_bytes(
+            render.as_bytes(draw(found, results), target.suffix[1:]), target, name="figure", kind="figure"
+        )
     return 1 if any(result.verdict == "INVALID" for result in results) else 0
 
 

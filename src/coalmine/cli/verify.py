@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from coalmine.cli._output import Json, print_facts, print_json, print_lines, print_verdict
+from coalmine.cli._targets import check_apart, modules
 from coalmine.errors import InvalidInputError
 
 
@@ -42,20 +43,26 @@ def verify(
     from coalmine.evidence import verify as check
     from coalmine.integrations import load_function, load_worlds
 
+    check_apart({"report": report}, {"the bundle": bundle})
     if train is None:
         for name, value in {"score": score, "worlds": worlds, "control_train": control_train}.items():
             if value is not None:
                 raise InvalidInputError(f"{name} is not allowed without train: expected --train module:function too")
     elif score is None:
         raise InvalidInputError("score is missing: expected module:function")
+    code: dict[str, Any] = {
+        "train": None if train is None else load_function("train", train),
+        "score": None if score is None else load_function("score", score),
+        "worlds": None if train is None else load_worlds(worlds or f"{train.partition(':')[0]}:worlds"),
+        "control": None if control_train is None else load_function("control_train", control_train),
+    }
+    if train is not None:
+        check_apart({"report": report}, {"the code of the training": modules()})
     found = check(
         bundle,
         sample=sample,
         seed=seed,
-        train=None if train is None else load_function("train", train),
-        score=None if score is None else load_function("score", score),
-        worlds=None if train is None else load_worlds(worlds or f"{train.partition(':')[0]}:worlds"),
-        control=None if control_train is None else load_function("control_train", control_train),
+        **code,
         data_dir=data_dir,
         page=report,
     )

@@ -47,6 +47,8 @@ _MOST_TABLE = 2**30
 _MOST_TOGETHER = 2**32
 _MOST_PACKED, _MOST_RATIO = 2**26, 100
 """What is larger than the first may not be packed more tightly than the second: scores are not, a bomb is."""
+_PART = 2**16
+"""Bytes of a member that are looked at together; packed as tightly as can be they are 64 MB."""
 _DEEPEST = 40
 _TABLE = re.compile(r"trials/[0-9a-f]{64}\.csv")
 _WHEN = (1980, 1, 1, 0, 0, 0)
@@ -96,11 +98,14 @@ def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, bytes], dict[str, An
     _validate.instance("bundle", path, (str, os.PathLike))
     where = Path(path)
     try:
+        if where.is_dir():
+            raise refuse("this is a folder; expected the zip that coalmine bundle wrote", where)
         if not where.is_file():
-            raise refuse("there is no such file", where)
+            raise refuse("this is a device or a pipe" if where.exists() else "there is no such file", where)
         _check_ends(where)
         with zipfile.ZipFile(where) as archive:
             files = _read(archive, where)
+            _check_between(archive, where)
     except _DAMAGE as error:
         if isinstance(error, InvalidInputError):
             raise
@@ -116,6 +121,8 @@ def unpack(path: str | os.PathLike[str]) -> tuple[dict[str, bytes], dict[str, An
         )
     if not isinstance(manifest.get("files"), dict):
         raise refuse(f"{MANIFEST} lists no files", where)
+    if more := sorted(set(manifest) - {"format", "version", "files"}):
+        raise refuse(f"{MANIFEST} has the key {_validate.shown(more[0])}, which no bundle has", where)
     return files, manifest
 
 
@@ -136,6 +143,29 @@ def _check_ends(where: Path) -> None:
         )
 
 
+def _check_between(archive: zipfile.ZipFile, where: Path) -> None:
+    """An error for bytes that belong to no member: between two, before the list of all, or after the end of one."""
+    local = struct.Struct("<4s5H3L2H")
+    at = 0
+    with where.open("rb") as stream:
+        for member in sorted(archive.infolist(), key=lambda one: one.header_offset):
+            stream.seek(at)
+            mark, *_, name, extra = local.unpack(stream.read(local.size))
+            if member.header_offset != at or mark != b"PK\x03\x04" or extra or name != len(member.orig_filename):
+                raise refuse(f"there are bytes before {member.orig_filename} that belong to no file", where)
+            stream.seek(name, os.SEEK_CUR)
+            reader, left = zlib.decompressobj(-zlib.MAX_WBITS), member.compress_size
+            while left:
+                part = stream.read(min(left, _PART))
+                left -= len(part)
+                reader.decompress(part)
+                if (reader.eof and (reader.unused_data or left)) or not part:
+                    raise refuse(f"{member.orig_filename} has bytes after its end", where)
+            at = stream.tell()
+    if at != archive.start_dir:
+        raise refuse("there are bytes after the last file that belong to none", where)
+
+
 def _read(archive: zipfile.ZipFile, where: Path) -> dict[str, bytes]:
     """Every member, after its name and its size have been checked."""
     members = archive.infolist()
@@ -152,6 +182,10 @@ def _read(archive: zipfile.ZipFile, where: Path) -> dict[str, bytes]:
             raise refuse(f"{name} is there twice", where)
         if member.flag_bits & 0x1:
             raise refuse(f"{name} is encrypted", where)
+        if member.comment or member.extra:
+            raise refuse(f"{name} has a comment or further fields, which no bundle has", where)
+        if member.compress_type != zipfile.ZIP_DEFLATED:
+            raise refuse(f"{name} is not compressed as a bundle is (deflate)", where)
         kind = stat.S_IFMT(member.external_attr >> 16)
         if kind not in (0, stat.S_IFREG):  # a link or a device, for whoever unpacks it with another program
             raise refuse(f"{name} is not a plain file", where)

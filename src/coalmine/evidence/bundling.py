@@ -40,10 +40,10 @@ def bundle(
         with Store.open(store, create=False, read_only=True) as opened:
             contents = Contents.of(opened, called)
     result = contents.result()
-    target = report.check_target(output or f"coalmine-{result.audit[:12]}.zip", name="output")
+    target = report.check_target(output or f"coalmine-{result.audit[:12]}.zip", name="output", kind="bundle")
     files = {
         **contents.to_files(),
         archive.RESULT: archive.json_bytes(result.to_dict()),
         archive.REPORT: report.page(result).encode(),
     }
-    return report.write_bytes(archive.pack(files), target, name="output")
+    return report.write_bytes(archive.pack(files), target, name="output", kind="bundle")

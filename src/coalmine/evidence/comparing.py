@@ -13,10 +13,12 @@ ROUNDING = 1e-9
 """The same where all is alike: the number of threads decides in which order sums are taken."""
 
 
-def differences(said: Any, found: Any, *, within: float, place: str = "") -> list[str]:
+def differences(
+    said: Any, found: Any, *, within: float, place: str = "", who: tuple[str, str] = ("in the bundle", "here")
+) -> list[str]:
     """What differs between what a bundle says and what is found here, as "place: 1 in the bundle, 2 here".
 
-    Numbers may be off by ``within``, relatively.
+    Numbers may be off by ``within``, relatively. ``who`` says the one and the other.
 
     >>> differences({"a": [1.0, 2.0]}, {"a": [1.0, 2.5]}, within=0.0)
     ['a[1]: 2.0 in the bundle, 2.5 here']
@@ -30,17 +32,19 @@ def differences(said: Any, found: Any, *, within: float, place: str = "") -> lis
                 found.get(key, _NOTHING),
                 within=within,
                 place=f"{place}.{key}" if place else str(key),
+                who=who,
             )
         ]
     if isinstance(said, list) and isinstance(found, list) and len(said) == len(found):
         return [
             line
             for at, (one, other) in enumerate(zip(said, found, strict=True))
-            for line in differences(one, other, within=within, place=f"{place}[{at}]")
+            for line in differences(one, other, within=within, place=f"{place}[{at}]", who=who)
         ]
     if _same(said, found, within=within):
         return []
-    return [f"{place}: {_shown(said)} in the bundle, {_shown(found)} here"]
+    one, other = _apart(said, found)
+    return [f"{place}: {one} {who[0]}, {other} {who[1]}"]
 
 
 class _Nothing:
@@ -57,5 +61,19 @@ def _same(said: Any, found: Any, *, within: float) -> bool:
     return type(said) is type(found) and bool(said == found)
 
 
-def _shown(value: Any) -> str:
-    return _validate.shown(value)
+def _apart(said: Any, found: Any) -> tuple[str, str]:
+    """Two values as they are shown; long texts from a little before they differ on, so that one sees that they do.
+
+    >>> _apart(200 * "x" + "yes", 200 * "x" + "no")
+    ("...'xxxxxxxxxxxxxxxxxxxxyes'", "...'xxxxxxxxxxxxxxxxxxxxno'")
+    """
+    if not isinstance(said, str) or not isinstance(found, str):
+        return _validate.shown(said), _validate.shown(found)
+    same = next((at for at, (a, b) in enumerate(zip(said, found, strict=False)) if a != b), min(len(said), len(found)))
+    start = max(0, same - _BEFORE) if same > _FAR else 0
+    dots = "..." if start else ""
+    return dots + _validate.shown(said[start:]), dots + _validate.shown(found[start:])
+
+
+_FAR, _BEFORE = 40, 20
+"""Texts that are alike for more than the first are shown from the second before where they differ."""

@@ -11,8 +11,9 @@ import csv
 import dataclasses
 import io
 import itertools
+import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,11 @@ from coalmine import _validate
 from coalmine.auditing.config import FunctionConfig
 from coalmine.auditing.results import AuditResult
 from coalmine.auditing.stored import AuditRecord, Member, conclude, record_of
-from coalmine.errors import CoalmineError, StoreError
+from coalmine.errors import CoalmineError, StoreError, UnsupportedError
 from coalmine.evidence import archive
 from coalmine.evidence.archive import refuse
 from coalmine.game import machine
-from coalmine.store import BlockResult, Store
+from coalmine.store import BlockResult, Store, results
 from coalmine.store.listing import AuditEntry, Origin, audit_called, audits, origins
 
 FAILED = "why is no part of a bundle"
@@ -94,11 +95,15 @@ class Contents:
     def result(self) -> AuditResult:
         """What these trials prove: the store's own way to a result, on a store of its own."""
         with tempfile.TemporaryDirectory(prefix="coalmine-") as folder:
-            with Store.open(Path(folder) / "evidence.db") as store:
-                for run, played in self.runs.items():
-                    store.register(run, {"identity": dict(played.identity)})
-                    for number, block in enumerate(_blocks(played)):
-                        store.put(run, number, block)
+            path = Path(folder) / "evidence.db"
+            try:
+                _fill(path, self.runs)
+            except (StoreError, OSError):
+                raise StoreError(
+                    f"the trials are put together in {tempfile.gettempdir()!r}, which cannot hold them (is that disk "
+                    "full, or the size of a file limited?): free some space there, or name another folder with TMPDIR"
+                ) from None
+            with Store.open(path) as store:
                 found = conclude(store, self.record)
             return dataclasses.replace(found, created=self.created, name=self.name)
 
@@ -129,17 +134,29 @@ class Contents:
             name = tree["name"] and _validate.label("name", tree["name"])
             created = _validate.non_negative("created", tree["created"])
             wanted = wanted_of(record)
-            if record.to_dict() != tree["audit"] or not isinstance(tree["made"], dict):
+            if record.to_dict() != tree["audit"]:
                 raise refuse(f"{archive.AUDIT} holds what no audit has", where)
+            _check_made(tree["made"])
             if set(tree) != {"audit", "name", "created", "made", "runs"} or set(tree["runs"]) != set(wanted):
                 raise refuse(f"{archive.AUDIT} names other runs than its audit has", where)
             if {archive.table_name(run) for run in wanted} != {one for one in files if one.startswith("trials/")}:
                 raise refuse("there are trials of other runs than the audit has", where)
         runs = {}
         for run, about in tree["runs"].items():
+            with explained(f"{archive.AUDIT} cannot be read"):
+                parts = _origins(about, wanted=wanted[run], place=f"runs.{run[:12]}")
             with explained(f"{archive.table_name(run)} cannot be read"):
-                runs[run] = _played(about, files[archive.table_name(run)], wanted=wanted[run])
+                runs[run] = _played(about["identity"], parts, files[archive.table_name(run)], wanted=wanted[run])
         return cls(record=record, created=created, name=name, runs=runs, made=tree["made"])
+
+
+def _fill(path: Path, runs: Mapping[str, Played]) -> None:
+    """A store of these trials alone."""
+    with Store.open(path) as store:
+        for run, played in runs.items():
+            store.register(run, {"identity": dict(played.identity)})
+            for number, block in enumerate(_blocks(played)):
+                store.put(run, number, block)
 
 
 def wanted_of(record: AuditRecord) -> dict[str, int]:
@@ -172,10 +189,19 @@ def _entry(store: Store, audit: str) -> AuditEntry:
     """The audit that is meant."""
     _validate.instance("audit", audit, str)
     found = audit_called(store, audit)
-    if found is None and len(audit) >= 4:
+    if found is None and (kept := results.called(store, audit)) is not None:
+        raise UnsupportedError(
+            f"{_validate.shown(audit)} is a {kept.kind} result, which has no trials of its own and cannot be bundled: "
+            "coalmine report writes its page"
+        )
+    if found is None and re.fullmatch("[0-9a-f]+", audit):
         every = audits(store)
-        if len({run for one in every for run in one.members if run.startswith(audit)}) == 1:
-            found = next(one for one in every if any(run.startswith(audit) for run in one.members))
+        meant = {one.fingerprint for one in every if one.fingerprint.startswith(audit)}
+        runs = {run for one in every for run in one.members if run.startswith(audit)}
+        if len(meant | runs) > 1:
+            names = ", ".join(sorted(one[:12] for one in meant | runs))
+            raise StoreError(f"{audit!r} stands for several audits or runs of store {str(store.path)!r}: {names}")
+        found = next((one for one in every if one.fingerprint in meant or runs & {*one.members}), None)
     if found is None:
         raise StoreError(
             f"no audit is called {_validate.shown(audit)} in store {str(store.path)!r}: expected a name, or the "
@@ -242,7 +268,67 @@ def _texts(values: NDArray[np.float64]) -> list[str]:
     return ["" if one != one else repr(one) for one in values.tolist()]
 
 
-def _played(about: Mapping[str, Any], content: bytes, *, wanted: int) -> Played:
+def _check_made(made: object) -> None:
+    """What wrote the bundle, in the form in which it is said: no text of anybody's choice stands there."""
+    _only("made", made, ("versions", "code", "instruction_set"))
+    assert isinstance(made, dict)
+    _check_versions("made.versions", made["versions"])
+    for key in ("code", "instruction_set"):
+        if not isinstance(made[key], str) or not _PLAIN.fullmatch(made[key]):
+            raise _validate.reject(f"made.{key}", made[key], "a plain word or two")
+
+
+_PLAIN = re.compile(r"[\w.-]{1,40}(?: [\w.-]{1,40})?")
+_VERSION = re.compile(r"[\w.+!-]{1,60}")
+_LONGEST_DEVICE = 120
+
+
+def _check_versions(place: str, versions: object) -> None:
+    _validate.instance(place, versions, dict)
+    assert isinstance(versions, dict)
+    for name, version in versions.items():
+        if not isinstance(version, str) or not _VERSION.fullmatch(version) or not _VERSION.fullmatch(name):
+            raise _validate.reject(f"{place}.{name}", version, "a package and its version")
+
+
+def _only(place: str, tree: object, keys: Collection[str]) -> None:
+    """A table with these keys and no other."""
+    if not isinstance(tree, dict):
+        raise ValueError(f"{place} is {_validate.shown(tree)}: expected a table with {', '.join(keys)}")
+    more, missing = sorted(set(tree) - {*keys}), [key for key in keys if key not in tree]
+    if more:
+        raise ValueError(f"{place} has the key {_validate.shown(more[0])}, which no bundle has")
+    if missing:
+        raise ValueError(f"{place}.{missing[0]} is missing")
+
+
+def _origins(about: object, *, wanted: int, place: str) -> tuple[Origin, ...]:
+    """Where the trials of a run come from, all of them in their order."""
+    _only(place, about, ("identity", "origins"))
+    assert isinstance(about, dict)
+    if not isinstance(about["identity"], dict) or not isinstance(about["origins"], list):
+        raise ValueError(f"{place} does not say what the run is and where its trials come from")
+    end, parts = 0, []
+    for number, tree in enumerate(about["origins"]):
+        here = f"{place}.origins[{number}]"
+        _only(here, tree, [field.name for field in dataclasses.fields(Origin)])
+        one = Origin(**tree)
+        if one.first != end or _validate.integer(f"{here}.trials", one.trials, at_least=1) > wanted - end:
+            raise ValueError(f"{here}: the origins of its trials leave a gap, or overlap")
+        device = one.device
+        if not isinstance(device, str) or not device.isprintable() or len(device) > _LONGEST_DEVICE:
+            raise _validate.reject(
+                f"{here}.device", device, f"at most {_LONGEST_DEVICE} characters that can be printed"
+            )
+        _check_versions(f"{here}.versions", one.versions)
+        end += one.trials
+        parts.append(one)
+    if end != wanted:
+        raise ValueError(f"{place}: the origins of its trials are not those of all")
+    return tuple(parts)
+
+
+def _played(identity: Mapping[str, Any], parts: tuple[Origin, ...], content: bytes, *, wanted: int) -> Played:
     """The trials of a run from its table; each number stands in the one way in which it is written."""
     rows = csv.reader(io.StringIO(content.decode("utf-8"), newline=""), strict=True)
     try:
@@ -262,18 +348,8 @@ def _played(about: Mapping[str, Any], content: bytes, *, wanted: int) -> Played:
     values = np.array(numbers, dtype=np.float64)
     if np.isinf(values[:, 0]).any():
         raise ValueError("a score is infinite")
-    parts = tuple(Origin(**one) for one in about["origins"])
-    end = 0
-    for one in parts:
-        if one.first != end or _validate.integer("trials", one.trials, at_least=1) > wanted - end:
-            raise ValueError("the origins of its trials leave a gap, or overlap")
-        _validate.instance("device", one.device, str)
-        _validate.instance("versions", one.versions, dict)
-        end += one.trials
-    if end != wanted or not isinstance(about["identity"], dict) or set(about) != {"identity", "origins"}:
-        raise ValueError("the origins of its trials are not those of all")
     return Played(
-        identity=about["identity"],
+        identity=identity,
         origins=parts,
         world=np.array(worlds, dtype=np.int8),
         score=values[:, 0],

@@ -148,7 +148,7 @@ def verify(
     )
     trained = _trained(contents, tasks)
     with explained("its date is none"):
-        unverified = _unverified(result)
+        unverified = _unverified(result, contents)
     return Verification(
         bundle=str(where),
         audit=contents.record.name,
@@ -176,10 +176,21 @@ def _trained(contents: Contents, tasks: _Tasks) -> list[Trained]:
     ]
 
 
-def _unverified(result: AuditResult) -> dict[str, str]:
+def _unverified(result: AuditResult, contents: Contents) -> dict[str, str]:
     """What nobody but the maker can say, as the page says it."""
     seconds = {one.run: one.seconds for one in result.adversaries}
-    found = {"name": result.name, "date": summary.date(result), "seconds": f"{sum(seconds.values()):,.0f}"}
+    devices = {origin.device for played in contents.runs.values() for origin in played.origins}
+    here, said = made_here()["versions"], contents.made["versions"]
+    found = {
+        "name": result.name,
+        "date": summary.date(result),
+        "seconds": f"{sum(seconds.values()):,.0f}",
+        "devices": "; ".join(sorted(devices)),
+        "instruction set": contents.made["instruction_set"],
+        "drawn by": ", ".join(
+            f"{name} {said[name]}" for name in DRAWN_BY if name in said and said[name] != here.get(name)
+        ),
+    }
     return {name: words for name, words in found.items() if words}
 
 
@@ -264,6 +275,10 @@ def _expected_worlds(member: Member, trials: int) -> Any:
     return np.concatenate(coins).astype(np.int8)
 
 
+_RESULT_AND_TRIALS = (f"in {archive.RESULT}", f"from {archive.AUDIT} and the trials")
+"""Both are the bundle's: which of them was changed cannot be told."""
+
+
 def _bounds(said: Mapping[str, Any], result: AuditResult, contents: Contents) -> Check:
     """Every bound, the verdict and all that the result says, from the scores, by the judge that is installed here."""
     here = made_here()
@@ -274,7 +289,7 @@ def _bounds(said: Mapping[str, Any], result: AuditResult, contents: Contents) ->
     how = f"to {within:g}" + ("" if alike else " (other versions or another instruction set here)")
     return _ended(
         "bounds and verdict",
-        differences(said, found, within=within),
+        differences(said, found, within=within, who=_RESULT_AND_TRIALS),
         passed=f"{bounds} bounds and the verdict ({result.verdict.outcome.value}) follow from the scores, {how}",
         otherwise="the scores prove something else than the bundle says"
         + ("" if _alike(contents.made, here) else "; it was made by other versions, which may be why"),

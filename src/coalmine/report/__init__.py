@@ -11,10 +11,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coalmine import _validate
-from coalmine.errors import InvalidInputError, UnsupportedError
+from coalmine.errors import UnsupportedError
+from coalmine.report.targets import check_target, write_bytes
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AuditResult
+
+__all__ = [
+    "CHARTS",
+    "chart",
+    "check_figure",
+    "check_packages",
+    "check_target",
+    "page",
+    "write_bytes",
+    "write_figures",
+    "write_html",
+    "write_text",
+]
 
 CHARTS = ("overview", "scores", "trade_off", "growth", "beliefs")
 
@@ -28,27 +42,12 @@ def check_packages() -> None:
         )
 
 
-def check_target(path: str | os.PathLike[str], *, name: str = "report") -> Path:
-    """The path of a report (or of what ``name`` says) that can be written, tested before any work is done."""
-    target = Path(path)
-    try:
-        if target.is_dir():
-            raise _validate.reject(name, str(target), "the name of a file; this is a folder")
-        if not target.parent.is_dir():
-            raise _validate.reject(name, str(target), f"a folder that is there; {str(target.parent)!r} is not")
-        if not os.access(target if target.exists() else target.parent, os.W_OK):
-            raise _validate.reject(name, str(target), "a place that can be written")
-    except OSError as error:
-        raise InvalidInputError(f"{name} = {str(target)!r} cannot be written: {error.strerror}") from None
-    return target
-
-
 def check_figure(path: str | os.PathLike[str]) -> Path:
     """The same for a figure, whose ending says its format."""
     check_packages()
     from coalmine.report.render import FORMATS
 
-    target = check_target(path, name="figure")
+    target = check_target(path, name="figure", kind="figure")
     if target.suffix.removeprefix(".") not in FORMATS:
         raise _validate.reject("figure", str(target), "a name that ends in .svg, .png or .pdf")
     return target
@@ -69,22 +68,9 @@ def write_html(result: AuditResult, path: str | os.PathLike[str]) -> Path:
     return write_text(page(result), path)
 
 
-def write_text(text: str, path: str | os.PathLike[str], *, name: str = "report") -> Path:
+def write_text(text: str, path: str | os.PathLike[str], *, name: str = "report", kind: str = "report") -> Path:
     """Write a page, as :func:`write_bytes`."""
-    return write_bytes(text.encode(), path, name=name)
-
-
-def write_bytes(content: bytes, path: str | os.PathLike[str], *, name: str) -> Path:
-    """Write what ``name`` says; a file that is there is replaced only once the new one is complete."""
-    target = check_target(path, name=name)
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
-        beside.write_bytes(content)
-        beside.replace(target)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InvalidInputError(f"{name} = {str(target)!r} cannot be written: {error.strerror}") from None
-    return target
+    return write_bytes(text.encode(), path, name=name, kind=kind)
 
 
 def write_figures(

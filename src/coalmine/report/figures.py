@@ -123,7 +123,8 @@ def overview(result: AuditResult, *, width: int = WIDE) -> Figure:
     caption = (
         f"Each bar is one statement about ε for one row, at δ = {rounding.small(result.config.audit.delta)}; what is "
         f"proved holds at {rounding.confidence(result.config.audit.confidence)} confidence, all bars together. "
-        f"{_reading(result)} The scale on top says how sure an attacker who starts at 50% may become."
+        f"{_reading(result)} The scale on top says how sure an attacker who starts at 50% may become, "
+        "to the nearest tenth of a percent."
         f"{' A value beyond the axis stands at its edge.' if far else ''}"
     )
     return Figure(name="overview", title=title, caption=caption, chart=finished(chart, title, width))
@@ -480,13 +481,16 @@ def _percent() -> alt.Axis:
 
 
 def _belief_axis(ticks: int) -> alt.Axis:
-    """The axis on top: ε as the belief 1/(1 + e^−ε) of one who starts at one half, rounded up as every limit is."""
+    """The axis on top: ε as the belief 1/(1 + e^−ε) of one who starts at one half.
+
+    Rounded to the nearest: it is read for what is promised, which is rounded up elsewhere, and for what is proved.
+    """
     return alt.Axis(
         orient="top",
         title="attacker's certainty (prior 50%)",
         tickCount=ticks,
         grid=False,
-        labelExpr="datum.value > 6.9 ? '>99.9%' : format(ceil(1000/(1+exp(-datum.value)))/1000, '.1%')",
+        labelExpr="datum.value > 6.95 ? '>99.9%' : format(1/(1+exp(-datum.value)), '.1%')",
         labelOverlap="greedy",
     )
 

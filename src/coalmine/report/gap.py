@@ -70,7 +70,7 @@ def figure(gaps: tuple[Gap, ...], *, width: int = WIDE) -> Figure:
         title=title,
         caption=(
             "Each bar is the whole ε that is promised. A perfect attack makes no more errors than the promise permits; "
-            "with as many trials, half of all such attacks prove the stated ε."
+            "with as many trials, half of all such attacks prove the stated ε. Each number is rounded by itself."
         ),
         chart=finished(alt.layer(bars, text).properties(width=width, height=58 * len(gaps)), title, width),
     )

@@ -70,7 +70,7 @@ def document(result: AuditResult) -> str:
     context = {
         "verdict": f"{words.verdict_line(result)}.",
         "outcome": result.verdict.outcome.value,
-        "name": summary.name(result),
+        "names": summary.names(result),
         "date": summary.date(result),
         "tiles": summary.tiles(result),
         "answer": answer,
@@ -161,6 +161,11 @@ def _shown(figure: Figure, narrow: Figure | None = None, *, once: Once | None = 
         "svg": Markup(render.inline_svg(figure)),
         "narrow": Markup(render.inline_svg(narrow, suffix="-narrow")) if narrow else None,
     }
+
+
+def figure_shown(wide: Figure, narrow: Figure) -> dict[str, Any]:
+    """A figure in both widths, for the page of a probe."""
+    return _shown(wide, narrow)
 
 
 def _methods(one: AdversaryResult, once: Once) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
@@ -211,11 +211,16 @@ def ranked(canaries: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def page(section: Mapping[str, Any]) -> str:
-    """The report of one run as one HTML document: what :func:`coalmine.one_run.section` gives, for people."""
+def page(section: Mapping[str, Any], *, kept: Sequence[tuple[str, str]] = ()) -> str:
+    """The report of one run as one HTML document: what :func:`coalmine.one_run.section` gives, for people.
+
+    ``kept`` says what it is called and where it comes from; without it, the run and the digest alone.
+    """
     from coalmine.report.html import render_template
 
-    return render_template({**judged(section), "run": shown(section)}, name="one_run.html.j2")
+    known = [("Run", str(section.get("run") or "")), ("Digest", str(section.get("digest") or ""))]
+    about = list(kept) or [(key, value) for key, value in known if value]
+    return render_template({**judged(section), "run": shown(section), "kept": about}, name="one_run.html.j2")
 
 
 def judged(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import vl_convert
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.report import targets
 from coalmine.report.figures import COLORS, Figure
 
 FORMATS = ("svg", "png", "pdf")
@@ -57,11 +58,12 @@ def files(figures: list[Figure], folder: Path, *, formats: tuple[str, ...] = FOR
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure in figures:
-            for kind in formats:
-                path = folder / f"{figure.name}.{kind}"
-                path.write_bytes(as_bytes(figure, kind))
-                written.append(path)
+        paths = [(figure, kind, folder / f"{figure.name}.{kind}") for figure in figures for kind in formats]
+        for _, _, path in paths:
+            targets.check_target(path, name="figures", kind="figure")
+        for figure, kind, path in paths:
+            path.write_bytes(as_bytes(figure, kind))
+            written.append(path)
     except OSError as error:
         raise InvalidInputError(f"figures = {str(folder)!r} cannot be written: {error.strerror}") from None
     return written

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -10,14 +9,13 @@ import tomli_w
 
 from coalmine.auditing import config
 from coalmine.errors import CoalmineError
+from coalmine.report import repeat_own
 
 if TYPE_CHECKING:
     from coalmine.auditing.results import AuditResult
 
 _LONGEST = 400
 """A command of more characters is better kept as a file."""
-_LOADABLE = re.compile(r"[\w.]+:[\w.]+")
-"""A function by its module and name."""
 
 
 def command(result: AuditResult) -> str | None:
@@ -25,7 +23,7 @@ def command(result: AuditResult) -> str | None:
     if result.subject.given:
         return None
     if result.subject.own:
-        return _own(result)
+        return repeat_own.command(result)
     found = _options(result.config)
     line = "" if found is None else f"coalmine audit {found}".strip()
     return line if 0 < len(line) <= _LONGEST else None
@@ -37,8 +35,8 @@ def steps(result: AuditResult) -> list[dict[str, str]]:
     found = command(result)
     if result.subject.own:
         if found is not None:
-            return [{"text": "With the same code, run", "code": found}]
-        return [{"text": "With the same functions, call from Python", "code": _call(result)}]
+            return [{"text": repeat_own.about_command(result), "code": found}]
+        return [{"text": repeat_own.about_call(result), "code": repeat_own.call(result)}]
     toml = tomli_w.dumps(settings.model_dump(mode="json", exclude_none=True))
     if result.subject.given:
         given = ", ".join(result.subject.given)
@@ -106,47 +104,3 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(_toml(one) for one in value)}]"
     return tomli_w.dumps({"v": value})[4:-1]
-
-
-def _own(result: AuditResult) -> str | None:
-    """The command that audits a user's own training; None where what was called has no name that can be loaded."""
-    settings: Any = result.config
-    control = result.subject.details.get("control")
-    names = [settings.train, settings.score, settings.worlds, *([control] if control else [])]
-    question, claimed, usual = settings.audit, settings.mechanism, config.AuditSection()
-    if any(_LOADABLE.fullmatch(name) is None for name in names):
-        return None
-    given = [
-        ("--train", settings.train),
-        ("--score", settings.score),
-        ("--worlds", settings.worlds),
-        *([("--control-train", str(control))] if control else []),
-        ("--claim-dpsgd", ",".join(str(value) for value in vars(claimed).values()))
-        if claimed
-        else ("--claim-epsilon", repr(question.claim_epsilon)),
-        ("--trials", str(question.trials)),
-        *(
-            ("--set", f"audit.{name}={getattr(question, name)!r}")
-            for name in ("delta", "confidence", "seed")
-            if getattr(question, name) != getattr(usual, name)
-        ),
-    ]
-    return " ".join(["coalmine audit", *(f"{name} {shlex.quote(value)}" for name, value in given)])
-
-
-def _call(result: AuditResult) -> str:
-    """The call that audits a user's own training, where the command line cannot name all of it."""
-    settings: Any = result.config
-    question, claimed = settings.audit, settings.mechanism
-    name = settings.train.rpartition(":")[2] or "train"
-    score = settings.score.rpartition(":")[2] or "score"
-    said = (
-        f"claim_dpsgd=DpSgd(sample_rate={claimed.sample_rate!r}, noise_multiplier={claimed.noise_multiplier!r}, "
-        f"steps={claimed.steps})"
-        if claimed
-        else f"claim_epsilon={question.claim_epsilon!r}"
-    )
-    return (
-        f"coalmine.audit_function({name}, {score}, worlds=worlds, {said}, trials={question.trials}, "
-        f"delta={question.delta!r}, confidence={question.confidence!r}, seed={question.seed})"
-    )

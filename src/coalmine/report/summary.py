@@ -110,10 +110,10 @@ _SHOWN = ("coalmine", "python", "numpy", "torch", "jax")
 """The versions that matter most; all of them stand at the end of the page."""
 
 
-def name(result: AuditResult) -> str:
+def names(result: AuditResult) -> list[str]:
     """What people call the audit, what was audited, and the beginning of the audit's fingerprint."""
     known = [result.name, result.subject.name, f"audit {result.audit[:12]}" if result.audit else ""]
-    return " · ".join(part for part in known if part)
+    return [part for part in known if part]
 
 
 def date(result: AuditResult) -> str:

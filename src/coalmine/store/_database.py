@@ -136,6 +136,8 @@ def _advice(error: sqlite3.Error) -> str:
         sqlite3.SQLITE_BUSY: f"another process kept the file locked for {BUSY_SECONDS:.0f} seconds; try again: {safe}",
         sqlite3.SQLITE_LOCKED: f"the file is locked; try again: {safe}",
     }.get(primary if primary is not None else -1)
+    if advice is None and "decode to UTF-8" in str(error):  # SQLite's words quote the text, which may be anything
+        return f"{_DAMAGED} (text that cannot be read)"
     return f"{advice} (SQLite: {error})" if advice else f"SQLite reports: {error}"
 
 

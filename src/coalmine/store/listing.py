@@ -15,7 +15,7 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.errors import StoreError
-from coalmine.store import _database
+from coalmine.store import _audits, _database
 from coalmine.store._leases import is_held
 from coalmine.store.records import Trials
 from coalmine.store.sqlite import Store
@@ -103,7 +103,7 @@ def audits(store: Store) -> tuple[AuditEntry, ...]:
                 name=row["name"] or "",
                 tags=texts(row["tags"]),
                 members=members.get(row["id"], {}),
-                conclusion=_database.table(row["summary"]) if row["summary"] else None,
+                conclusion=_audits.conclusion(row["fingerprint"], row["summary"]),
             )
             for row in rows
         )

@@ -488,7 +488,10 @@ class Store:
     def _find(self, database: sqlite3.Connection, prefix: str) -> int:
         """The row of the one run that begins with ``prefix``."""
         if not isinstance(prefix, str) or not re.fullmatch("[0-9a-f]+", prefix):
-            raise _validate.reject("run", prefix, "the first characters of a run's fingerprint (0-9, a-f)")
+            allowed = (
+                "the first characters of a run's fingerprint (0-9, a-f), or a name (coalmine runs list shows both)"
+            )
+            raise _validate.reject("run", prefix, allowed)
         rows = database.execute("SELECT id, fingerprint FROM run ORDER BY created, id").fetchall()
         fitting = [row for row in rows if row["fingerprint"].startswith(prefix)]
         if len(fitting) == 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from coalmine.view.catalogue import Query, Row
 from coalmine.view.links import Links, is_fingerprint
 from coalmine.view.pages import Pages
 
+_PAGE = re.compile(r"(?:audit|attack|trials|result|canaries|compare)-[0-9a-f-]+\.html|static")
+_HEAD = 4096
+"""How a page of ours begins, and the files that a bundle has."""
 MOST_COMPARED = 8
 """Every pair among so many audits, the last used, is compared: 28 pages."""
 
@@ -60,7 +64,11 @@ def write_bundle(store: Store, folder: Path, *, audits: Sequence[str] = ()) -> l
             a, b = first.entry.fingerprint, second.entry.fingerprint
             write(links.compare(a, b), pages.compare(a, b))
         named = [
-            (links.compare(a.entry.fingerprint, b.entry.fingerprint), f"{_title(a)} and {_title(b)}") for a, b in pairs
+            (
+                links.compare(a.entry.fingerprint, b.entry.fingerprint),
+                " and ".join(_apart(_title(one)) for one in (a, b)),
+            )
+            for a, b in pairs
         ]
         write(links.home(), pages.runs(Query(), pairs=named, only=keep))
     finally:
@@ -79,7 +87,10 @@ def _prepare(folder: Path) -> None:
         there = [one.name for one in folder.iterdir()]
     except OSError as error:
         raise InvalidInputError(f"folder = {str(folder)!r} cannot be written: {error.strerror}") from None
-    if there and "index.html" not in there:
+    index = folder / "index.html"
+    earlier = index.is_file() and b"Coalmine</title>" in index.read_bytes()[:_HEAD]
+    # One that was not finished (a full disk) has no list yet, and nothing but pages.
+    if there and not earlier and not all(_PAGE.fullmatch(name) for name in there):
         raise InvalidInputError(
             f"folder = {str(folder)!r} is not allowed: expected a folder that is empty, or not there yet"
         )
@@ -102,6 +113,11 @@ def _chosen(pages: Pages, audits: Sequence[str]) -> list[Row]:
 
 def _is(row: Row, named: str) -> bool:
     return row.entry.name == named or (len(named) >= 4 and row.entry.fingerprint.startswith(named))
+
+
+def _apart(name: str) -> str:
+    """A name beside others: one that is written from right to left turns nothing around but itself."""
+    return f"\u2068{name}\u2069"
 
 
 def _title(row: Row) -> str:

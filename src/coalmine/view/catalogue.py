@@ -71,6 +71,10 @@ class Query:
         return "?" + urlencode({name: value for name, value in given.items() if value})
 
 
+CONTROL = "control: "
+"""How the label of a control's run begins."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class About:
     """What an audit is about, for people: from its description, which never changes."""
@@ -89,7 +93,7 @@ class About:
         attacks: list[tuple[str, str]] = []
         members = description.get("members")
         for one in members if isinstance(members, list) else []:
-            for member, before in ((one, ""), (part(one, "control"), "control: ")):
+            for member, before in ((one, ""), (part(one, "control"), CONTROL)):
                 if isinstance(member, dict) and isinstance(member.get("run"), str):
                     attacks.append((member["run"], before + label_of(part(member, "attack"))))
         return cls(
@@ -149,6 +153,12 @@ class Row:
     def wanted(self) -> int:
         """The trials that were asked for."""
         return sum(run.wanted for run in self.runs)
+
+    @property
+    def controls(self) -> int:
+        """Those of them that are of a control: trainings with less noise, which an audit holds its own against."""
+        controls = {run for run, label in self.about.attacks if label.startswith(CONTROL)}
+        return sum(run.done for run in self.runs if run.fingerprint in controls)
 
     @property
     def state(self) -> str:

@@ -15,7 +15,7 @@ import tomli_w
 from coalmine.auditing.results import AdversaryResult, AuditResult
 from coalmine.auditing.stored import AuditRecord
 from coalmine.errors import CoalmineError, StoreError
-from coalmine.report import one_person, rounding, tables, words
+from coalmine.report import one_person, rounding, summary, tables, words
 from coalmine.report import one_run as one_run_report
 from coalmine.report.figures import NARROW
 from coalmine.store import Store, listing
@@ -200,7 +200,10 @@ class Pages:
 
     def _result(self, audit: str, result: AuditResult) -> dict[str, Any]:
         """What the trials prove."""
+        answer, reasons = summary.could_fail(result)
         return {
+            "answer": answer,
+            "reasons": reasons,
             "result": result,
             "sentence": words.verdict(result),
             "headline": words.headline(result),

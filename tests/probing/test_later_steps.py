@@ -106,3 +106,9 @@ def test_a_clip_norm_that_follows_a_count_without_noise_is_found_even_where_it_i
     promise = {"batch": batch, "divisor": 8, "learning_rate": 1.0, "kept": ("kept*",)}
     report = probe(step, state={"weight": weight}, seed=seed, **promise, **OPTIONS)
     assert [one.fault for one in report.findings] == ["carried over between steps"] * counts, report.in_words()
+
+
+def test_later_steps_that_were_not_compared_are_not_called_as_promised():
+    report = probed(noise=lambda t: 0.3)
+    later = {one.name: one.result for one in report.measurements}["later steps"]
+    assert (str(report.verdict), later) == ("refuted", "not as promised: noise or rows in the first step")

@@ -157,6 +157,11 @@ def test_rows_that_half_precision_does_not_add_up_come_with_a_word_about_roundin
     assert "rows interact" in {one.fault for one in report.findings}
     said = [one.sentence for one in report.findings if one.fault == "rows interact"]
     assert all("may be rounding" in one for one in said), report.in_words()
+    assert all(
+        one.look_at.startswith("the precision in which rows are added up; then")
+        for one in report.findings
+        if one.fault == "rows interact"
+    )
 
 
 def test_rows_that_interact_in_half_precision_for_another_reason_do_not():

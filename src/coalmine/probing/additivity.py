@@ -350,4 +350,5 @@ def _interplay_finding(bench: Bench, reading: Reading, influence: Influence, fou
         number=found.number,
         allowed=0.0,
         witness=found.witness,
+        first=half_precision.LOOK_AT if rounded else "",
     )

@@ -227,8 +227,9 @@ def finding(
     allowed: float | None = None,
     witness: str = "",
     level: float = 0.0,
+    first: str = "",
 ) -> Finding:
-    """A finding of this fault.
+    """A finding of this fault; ``first`` is where to look before the fault's usual place.
 
     >>> finding(NO_NOISE, "Nothing carries noise.").fault
     'no noise'
@@ -236,7 +237,7 @@ def finding(
     return Finding(
         fault=fault.name,
         sentence=sentence,
-        look_at=fault.look_at,
+        look_at=f"{first}; then {fault.look_at}" if first else fault.look_at,
         number=number,
         allowed=allowed,
         witness=witness,

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from coalmine.probing.bench import Bench, World
 
+LOOK_AT = "the precision in which rows are added up"
 _KINDS = (torch.bfloat16, torch.float16)
 _SPACINGS = 8.0
 """Of the type: what the roundings of one row may come to."""

@@ -70,11 +70,13 @@ def measure(
     blind = ""
     if stopped:
         blind = f"the step does not run as often as it was called: {stopped}; so it was not seen over several steps"
+    because = "" if said or blind or not first else "noise or rows in the first step"
     return Measurement(
         name="later steps",
-        sentence=said or "Later steps were not compared with the first.",
+        sentence=said or f"Later steps were not compared with the first{', which is wrong itself' * bool(because)}.",
         blind=blind,
         details=details,
+        because=because,
     )
 
 

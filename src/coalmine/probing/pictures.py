@@ -141,10 +141,14 @@ def noise(tensors: Sequence[Mapping[str, Any]], partly: bool = False, *, width: 
     y = alt.Y("tensor:N", sort=order, title=None, axis=alt.Axis(labelLimit=260, ticks=False, domain=False))
     x = alt.X("ratio:Q", title="noise, as a part of what is promised", scale=scale, axis=alt.Axis(tickCount=5))
     bars = base.mark_bar(height=14).encode(x=x, y=y, color=_wrong_if("short"))
-    words = base.mark_text(align="left", dx=7, color=INK, fontSize=11.5).encode(
-        x=alt.X("at:Q", scale=scale), y=y, text="words:N"
-    )
-    words = words.transform_calculate(at="max(datum.ratio, datum.found, 1)")
+    # Where its bar begins, or behind it where that is short: behind a long one it would be read as the dashed line's.
+    words = [
+        base.transform_filter(f"datum.ratio {which} {_LONG * most}")
+        .transform_calculate(at=at)
+        .mark_text(align="left", dx=6, color=color, fontSize=11.5, fontWeight="bold")
+        .encode(x=alt.X("at:Q", scale=scale), y=y, text="words:N")
+        for which, at, color in ((">=", "0", "white"), ("<", "datum.ratio", INK))
+    ]
     marks = base.mark_tick(color=INK, thickness=2, height=20).encode(x=alt.X("found:Q", scale=scale), y=y)
     promised = (
         alt.Chart(alt.InlineData(values=[{"promised": 1.0}]))
@@ -157,7 +161,7 @@ def noise(tensors: Sequence[Mapping[str, Any]], partly: bool = False, *, width: 
         title = f"Noise is too small in {len(short)} of {len(tensors)} tensors"
     elif partly:
         title = "Noise is as large as promised where there is any"
-    layers = alt.layer(bars, promised, marks, words).properties(width=width, height=24 * len(rows))
+    layers = alt.layer(bars, promised, marks, *words).properties(width=width, height=24 * len(rows))
     more = f" Of {len(tensors)} tensors, the {len(rows)} with the least noise." if len(tensors) > len(rows) else ""
     return Figure(
         name="noise",
@@ -168,6 +172,10 @@ def noise(tensors: Sequence[Mapping[str, Any]], partly: bool = False, *, width: 
         ),
         chart=finished(layers, "", width),
     )
+
+
+_LONG = 0.15
+"""The part of the width from which on a bar holds its number."""
 
 
 def _wrong_if(field: str) -> Any:

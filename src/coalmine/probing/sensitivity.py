@@ -247,7 +247,8 @@ def _named(
     if causes:
         cause = faults.by_name(causes[0].fault) or faults.TOO_SENSITIVE
         rounded = half_precision.word(bench, reading.base, number / limit - 1.0) if cause is faults.INTERACT else ""
-        return faults.finding(cause, f"{said}.{rounded}", number=number, allowed=limit, witness=witness)
+        first = half_precision.LOOK_AT if rounded else ""
+        return faults.finding(cause, f"{said}.{rounded}", number=number, allowed=limit, witness=witness, first=first)
     grown = growth(bench, reading, best)
     if grown is not None:
         return _no_clipping(best, allowed, grown)

@@ -136,3 +136,19 @@ def test_a_clock_outside_the_state_is_no_row():
     report = probe(step, state={"weight": trainer.weight}, batch=ROWS, **PROMISE, **OPTIONS)
     assert report.verdict.outcome is Outcome.INCONCLUSIVE
     assert "trainer.steps, which is not in state and differs between two runs" in report.in_words()
+
+
+@pytest.mark.parametrize("kept", ["cache.row[1]", "cache.row[*", "cache*"])
+def test_brackets_in_what_is_kept_stand_for_themselves(kept):
+    weight, cache = torch.zeros(5), {}
+
+    def step(rows):
+        total = (rows / rows.norm(dim=1, keepdim=True).clamp(min=1.0)).sum(dim=0)
+        weight.sub_((total + torch.randn(5)) / 8)
+        cache["row[1]"] = total
+
+    promise = {"clip_norm": 1.0, "noise_multiplier": 1.0, "divisor": 8, "learning_rate": 1.0}
+    given = {"state": {"weight": weight, "cache": cache}, "batch": torch.eye(5), "replays": 40, "tries": 20}
+    assert probe(step, kept=("cache.row1",), **promise, **given).verdict.outcome is Outcome.REFUTED
+    report = probe(step, kept=(kept,), **promise, **given)
+    assert report.verdict.outcome is Outcome.CONSISTENT, report.in_words()

@@ -119,7 +119,8 @@ class Release:
     def is_kept(self, name: str) -> bool:
         """Whether it was said that nobody outside sees this."""
         name = name.removesuffix(text.MARK)
-        return any(name == kept or fnmatch.fnmatch(name, kept) for kept in self._kept)
+        # Brackets stand for themselves, as in the names of the report: cache[3] is no class of characters.
+        return any(name == kept or fnmatch.fnmatchcase(name, kept.replace("[", "[[]")) for kept in self._kept)
 
     def known(self) -> set[int]:
         """The objects in the state, by id."""

@@ -131,3 +131,15 @@ def test_a_mask_hides_no_fault():
     bare = probed(before=lambda total: total, after=lambda noised: noised, noise=1.1 * MASK)
     assert {"noise too small", "unnoised tensor"} <= names(bare)
     assert "exact value returned" in names(probed(lambda noised: noised * MASK, returned=lambda rows: rows.sum()))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_second_clipping_of_the_noised_sum_that_acts_now_and_then_is_no_missing_noise(seed):
+    """The norm of the noise is about 4.9; the recorded one may lie below the limit, so that nothing seems to bend."""
+
+    def after(noised):
+        return noised * (5.2 / 8 / noised.norm()).clamp(max=1.0)
+
+    report = probed(after, seed=seed)
+    assert report.verdict.outcome is Outcome.INCONCLUSIVE, report.in_words()
+    assert names(probed(seed=seed, noise=1.0)) == {"noise too small"}

@@ -57,7 +57,7 @@ def test_names_have_hyphens_everywhere():
         ("coalmine audit --engine", "l", ["local"]),
         ("coalmine audit --preset", "d", ["default"]),
         ("coalmine audit --adversary", "malic", ["malicious-dataset"]),
-        ("coalmine bound --method", "one", ["one-run", "one-run-fdp"]),
+        ("coalmine bound --method", "one", ["one-run", "one-run-fdp", "one-run-dpsgd"]),
         ("coalmine one-run play --kind", "di", ["dirac"]),
         ("coalmine study show", "keinan", ["keinan-2025/several-to-a-coordinate"]),
     ],

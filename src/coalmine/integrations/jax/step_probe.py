@@ -62,6 +62,7 @@ def probe(
 ) -> ProbeReport:
     """Run one private step a few hundred times with chosen keys, rows and noise, and name its faults.
 
+    >>> import jax
     >>> from jax import numpy as jnp
     >>> def step(weight, batch, key):
     ...     clipped = batch / jnp.maximum(jnp.linalg.norm(batch, axis=1, keepdims=True), 1.0)

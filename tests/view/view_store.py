@@ -7,13 +7,15 @@ import os
 import shutil
 import sqlite3
 import time
+from unittest import mock
 
 import numpy as np
 
 import coalmine
 from coalmine.auditing.config import Execution
 from coalmine.auditing.stored import AuditRecord, record_of
-from coalmine.store import BlockResult, Store, listing
+from coalmine.integrations import identity
+from coalmine.store import BlockResult, Store, _audits, listing
 
 TOKEN = "a-secret-of-this-start"
 HOSTILE = '</script><script>window.owned = 1</script><img src=x onerror="window.owned=1">{{ 7*7 }}'
@@ -40,19 +42,25 @@ def audited(path, training=train, *, name=None, tags=(), trials=96, seed=0, epsi
         if epsilon is None
         else {"claim_epsilon": epsilon}
     )
-    return coalmine.audit_function(
-        training,
-        score,
-        worlds=coalmine.neighbours(np.zeros(20), 1.0),
-        trials=trials,
-        seed=seed,
-        confidence=0.95,
-        store=path,
-        execution=Execution(engine="inline"),
-        name=name,
-        tags=tags,
-        **claim,
-    )
+    with mock.patch.object(identity, "followed", _by_name):
+        return coalmine.audit_function(
+            training,
+            score,
+            worlds=coalmine.neighbours(np.zeros(20), 1.0),
+            trials=trials,
+            seed=seed,
+            confidence=0.95,
+            store=path,
+            execution=Execution(engine="inline"),
+            name=name,
+            tags=tags,
+            **claim,
+        )
+
+
+def _by_name(name, function, *, real=identity.followed, **options):
+    """Seeds follow from texts and versions: with some of them a right training, one in twenty, would be refuted."""
+    return dataclasses.replace(real(name, function, **options), identity={"function": identity.label(function)})
 
 
 @functools.cache
@@ -131,7 +139,7 @@ def crowd(path, *, audits):
             ).lastrowid
             database.execute("INSERT INTO member VALUES (?, ?, 100)", (other, one))
             database.execute("INSERT INTO label VALUES (?, ?, ?)", (other, f"audit {number:05d}", '["crowd"]'))
-            database.execute("INSERT INTO conclusion VALUES (?, ?)", (other, json.dumps(ended)))
+            _audits.conclude(database, fingerprint, json.dumps(ended))
             database.execute(
                 "INSERT INTO block (run, block, trials, failed, elapsed, device, created, columns, checksum, payload,"
                 " first) VALUES (?, 0, 100, 0, 1.0, 'cpu', ?, '[]', 0, ?, 0)",

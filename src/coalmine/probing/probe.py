@@ -44,7 +44,6 @@ _IN_PROPORTION = (
     faults.PARTLY_NOISED.name,
     faults.CARRIED_OVER.name,
     faults.NOISE_TOO_SMALL.name,
-    faults.NOT_NORMAL.name,
 )
 """Faults that are seen in carriers, and that a threshold or a second clipping after the noise seems to show too."""
 

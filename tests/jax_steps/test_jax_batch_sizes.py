@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 
+import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax", reason="needs the extra jax")
@@ -13,6 +14,7 @@ import small_steps as s  # noqa: E402
 from jax import random  # noqa: E402
 
 from coalmine.errors import InvalidInputError  # noqa: E402
+from coalmine.integrations.jax.small_batches import largest_ratio  # noqa: E402
 
 BATCH = 3.0 * random.normal(random.key(4), (8, 5))
 PADDED = {"batch": (BATCH, jnp.ones(8)), "empty": (BATCH, jnp.zeros(8)), "state": jnp.zeros(5)}
@@ -157,3 +159,13 @@ def test_padding_that_counts_as_rows_is_named():
 def test_padding_of_another_shape_is_refused(empty, message):
     with pytest.raises(InvalidInputError, match=message):
         s.probed(s.right, empty=empty)
+
+
+@pytest.mark.parametrize("numbers", [10, 30, 300])
+def test_sizes_of_other_draws_are_apart_as_rarely_as_is_said(numbers):
+    """Both ways, by simulation, within five standard errors; six standard deviations are 0.001 at ten numbers."""
+    rng, chance = np.random.default_rng(numbers), 0.01
+    one, other = (np.linalg.norm(rng.normal(size=(40_000, numbers)), axis=1) for _ in range(2))
+    most = largest_ratio(numbers, chance=chance)
+    for share in (np.mean(one / other > most), np.mean(one / other < 1.0 / most)):
+        assert abs(share - chance) < 5.0 * np.sqrt(chance / 40_000)

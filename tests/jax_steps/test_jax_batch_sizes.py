@@ -14,7 +14,7 @@ import small_steps as s  # noqa: E402
 from jax import random  # noqa: E402
 
 from coalmine.errors import InvalidInputError  # noqa: E402
-from coalmine.integrations.jax.small_batches import largest_ratio  # noqa: E402
+from coalmine.integrations.jax.reading import largest_ratio  # noqa: E402
 
 BATCH = 3.0 * random.normal(random.key(4), (8, 5))
 PADDED = {"batch": (BATCH, jnp.ones(8)), "empty": (BATCH, jnp.zeros(8)), "state": jnp.zeros(5)}

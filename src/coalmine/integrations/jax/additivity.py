@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coalmine.integrations.jax.reading import Reading, Tried, one_of
+from coalmine.integrations.jax.reading import Reading, Tried, largest_ratio, one_of
 from coalmine.probing import faults, rows
 from coalmine.probing.findings import Finding, Measurement
 
@@ -20,8 +20,6 @@ _CHANGED = 0.01
 """Relative: how far noise, or what a row adds, may be off."""
 _KEYS = 6
 """Keys under which noise of one number is compared again."""
-_CHANCES = 6.0
-"""Standard deviations of the size of noise from other draws."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +156,8 @@ def _compared(
         if float(np.linalg.norm(now - ratio * then)) / size > _CHANGED + floor:
             a, b = (float(np.linalg.norm(np.concatenate(side))) for side in (after, before))
             numbers = sum(one.size for one in before)
-            return _Noise(a / b, float(_CHANCES * np.sqrt(1.0 / numbers)), still, other=True)
+            most = largest_ratio(numbers)
+            return _Noise(a / b, most - 1.0 if a > b else 1.0 - 1.0 / most, still, other=True)
         if abs(ratio - 1.0) - floor > worst.off:
             worst = _Noise(ratio, floor, still, single=then.size == 1)
     return worst

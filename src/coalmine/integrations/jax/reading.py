@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from coalmine.integrations.jax.bench import Bench, Shown
 from coalmine.probing import rows
@@ -34,6 +35,17 @@ _ALIKE = 0.01
 _CLIPPED = 0.99
 """Of the largest influence: rows that come this close are clipped."""
 Vectors = dict[str, NDArray[np.float64]]
+_CHANCE = 1e-7
+"""How rarely noise from other draws of the same law may be told apart by its size, in one tensor and batch."""
+
+
+def largest_ratio(numbers: int, *, chance: float = _CHANCE) -> float:
+    """How far apart the sizes of two draws of so many normal numbers may be: the root of a quantile of F(n, n).
+
+    >>> [round(largest_ratio(numbers), 2) for numbers in (10, 100, 10_000)]
+    [8.03, 1.7, 1.05]
+    """
+    return float(np.sqrt(special.fdtri(numbers, numbers, 1.0 - chance)))
 
 
 @dataclasses.dataclass

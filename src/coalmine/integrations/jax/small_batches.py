@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
-from coalmine.integrations.jax.reading import Reading, Tried
+from coalmine.integrations.jax.reading import Reading, Tried, largest_ratio
 from coalmine.probing import faults, rows
 from coalmine.probing.findings import Finding, Measurement
 from coalmine.records import Sampling
@@ -27,8 +26,6 @@ _KEYS = 10
 """Keys under which noise is compared."""
 _SHORT = 0.02
 """Relative: how far noise, or what a row adds, may be off."""
-_CHANCE = 1e-7
-"""How rarely noise from other draws of the same law may be told apart by its size, in one tensor and batch."""
 _ROUNDINGS = 16.0
 
 
@@ -150,15 +147,6 @@ def _noise(reading: Reading, other: Any) -> tuple[str, float]:
         if abs(ratio - 1.0) > max(abs(worst[1] - 1.0), floor):
             worst = (name, ratio)
     return worst
-
-
-def largest_ratio(numbers: int, *, chance: float = _CHANCE) -> float:
-    """How far apart the sizes of two draws of so many normal numbers may be: the root of a quantile of F(n, n).
-
-    >>> [round(largest_ratio(numbers), 2) for numbers in (10, 100, 10_000)]
-    [8.03, 1.7, 1.05]
-    """
-    return float(np.sqrt(special.fdtri(numbers, numbers, 1.0 - chance)))
 
 
 def _draws(reading: Reading, batch: Any) -> dict[str, NDArray[np.float64]]:

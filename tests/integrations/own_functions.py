@@ -361,6 +361,26 @@ def train_many(dataset, seeds):
     return [train(dataset, int(seed)) for seed in seeds]
 
 
+def train_many_sharing_noise(dataset, seeds, shared=1.0):
+    """Part of each model's noise is that of its whole call."""
+    noise = np.random.default_rng(seeds[0]).normal()
+    return [train(dataset, int(seed)) + shared * noise for seed in seeds]
+
+
+def train_many_sharing_drawn_rows(dataset, seeds):
+    """One mask of drawn rows for a call, and noise that is each model's own."""
+    drawn = np.random.default_rng(int(seeds.sum())).random(len(dataset)) < 0.5
+    return [train(np.asarray(dataset) * drawn, int(seed)) for seed in seeds]
+
+
+def train_many_in_single_precision(dataset, seeds):
+    """The order of sums depends on how many share a call."""
+    noise = np.stack([np.random.default_rng(seed).normal(size=999) for seed in seeds]).astype(np.float32)
+    if len(seeds) > 4:
+        noise = noise[:, ::-1]
+    return list(np.cumsum(noise, axis=1)[:, -1] + np.float32(np.sum(dataset)))
+
+
 def train_many_but_one(dataset, seeds):
     return train_many(dataset, seeds)[:-1]
 

@@ -172,6 +172,26 @@ def test_a_training_that_fails_among_many_fails_alone(tmp_path):
     assert len(reasons) == sum(result.strongest.failed)
 
 
+@pytest.mark.parametrize("batched", [2, 5, 64])
+@pytest.mark.parametrize(
+    "train",
+    [
+        own.train_many_sharing_noise,
+        functools.partial(own.train_many_sharing_noise, shared=0.3),
+        own.train_many_sharing_drawn_rows,
+    ],
+)
+def test_models_of_a_call_that_share_what_is_random_stop_the_game(tmp_path, train, batched):
+    worlds = neighbours(np.arange(1.0, 20.0), 20.0)
+    with pytest.raises(GameStoppedError, match="another model for the same seed where other seeds share its call"):
+        play(tmp_path, train, batched=batched, trials=64, worlds=worlds)
+    assert stored(tmp_path)[0] == [(0, 0)]
+
+
+def test_models_of_a_call_may_be_rounded_otherwise_in_other_company(tmp_path):
+    assert sum(play(tmp_path, own.train_many_in_single_precision, batched=64, trials=64).strongest.failed) == 0
+
+
 def test_models_that_are_missing_are_named(tmp_path):
     with pytest.raises(GameStoppedError, match="gave 7 models for 8 seeds: expected one for each"):
         play(tmp_path, own.train_many_but_one, batched=8)

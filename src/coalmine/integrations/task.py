@@ -37,6 +37,10 @@ Score = Callable[..., Any]
 _SEEDS = 2**31
 """Seeds stay below this: every common generator takes them (torch's on the CPU reads 32 bits and no more)."""
 _LONGEST_REASON = 500
+_ROUNDED = 0.05
+"""Part of the scores' spread by which the order of sums, and what a long training makes of it, may move a score."""
+_RELATIVE = 1e-6
+"""The same as a part of the score, where all scores are equal."""
 
 
 def seed_of(fingerprint: str, trial: int) -> int:
@@ -128,6 +132,8 @@ class FunctionTask:
                 results.append(self._part(name, part, trained, notes, stops=stops))
                 if self.known is not None and len(results) in (1, len(parts)):
                     self.known.check_settled()
+            if stops and 0 in parts:  # once in a run, by whoever plays its first block
+                self._check_own_seeds(results[list(parts).index(0)], notes)
         if contents(self._built) != self.contents:
             raise GameStoppedError(
                 f"{title(self.train)} or its score changed its data set in place, so trials are not independent: work "
@@ -161,6 +167,39 @@ class FunctionTask:
                     found.models.update(zip(some, models, strict=True))
                     found.made.update(made)
         return found
+
+    def _check_own_seeds(self, block: BlockResult, notes: Path | None) -> None:
+        """Stop the game where a model of a call that trains many follows from the seeds beside its own.
+
+        Models that share a mask of drawn rows, a start or a noise are not independent, and then no confidence holds.
+        Every second trial of each world is trained once more in other company, and must have the scores that it had.
+        """
+        if self.batched in (None, 1) or getattr(self.train, "by_seed", False):
+            return
+        scores = np.column_stack([block.score, *block.columns.values()])
+        for world in (0, 1):
+            mine = np.flatnonzero(block.world == world)
+            spread = np.nanstd(scores[mine], axis=0)
+            some = [at for at in mine[1::2] if np.isfinite(scores[at]).all()]
+            trained = self._trained_together(block.trial[some], notes)
+            dataset = self._built.world1 if world else self._built.world0
+            for at in some:
+                trial = int(block.trial[at])
+                if trial not in trained.models:  # the call failed for another of its seeds
+                    continue
+                try:
+                    again = np.array(self._trial(trial, dataset, self._built.canary, trained))
+                except _TrialFailedError:
+                    again = np.full(len(self.scores), np.nan)
+                apart = np.abs(again - scores[at])
+                if not (apart <= np.maximum(_ROUNDED * spread, _RELATIVE * np.abs(scores[at]))).all():
+                    worst = int(np.argmax(np.nan_to_num(apart, nan=np.inf)))
+                    raise GameStoppedError(
+                        f"{self.role} = {title(self.train)} gives another model for the same seed where other seeds "
+                        f"share its call (trial {trial}: score {scores[at, worst]:.6g}, then {again[worst]:.6g}), so "
+                        "the trials of a call depend on each other: draw all that is random in a model from its own "
+                        "seed alone, the batches too"
+                    )
 
     def _models(self, trials: list[int], dataset: Any, notes: Path | None) -> tuple[list[Any], set[str]]:
         """One call of a function that trains many: the models, and the files that it made."""

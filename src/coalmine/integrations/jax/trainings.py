@@ -96,12 +96,15 @@ class Many:
     """``train`` and every score for many keys at once: ``many(dataset, seeds)`` gives a row of scores for each seed.
 
     The number of trainings in a call is always the same (seeds are repeated where some are missing), so that it is
-    compiled once for each world.
+    compiled once for each world. By ``vmap`` each model follows from its own seed alone, whatever ``train`` does.
 
     >>> many = Many(lambda rows, key: rows.sum(), {"score": lambda model: 2 * model}, canary=None, together=8)
     >>> [float(one[0]) for one in many(jnp.ones(3), [5, 6])]
     [6.0, 6.0]
     """
+
+    by_seed = True
+    """Nothing that is random is shared by the models of a call, so no game needs to look for it."""
 
     def __init__(self, train: Train, scores: Mapping[str, Score], *, canary: Any, together: int) -> None:
         self.__wrapped__ = train

@@ -88,7 +88,7 @@ docs: $(VENV)/.docs ## Build the book: build/docs/index.html; every warning is a
 GPU_PYTHON ?= $(BIN)/python
 GPU_WORKERS ?= auto
 test-gpu: ## Run every test that needs a CUDA GPU, with GPU_PYTHON=python3 by another Python than the project's own
-	PYTHONPATH=src $(GPU_PYTHON) -m pytest -q -p no:cacheprovider -p no:benchmark -n $(GPU_WORKERS) --dist worksteal \
+	PYTHONPATH="src$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) -m pytest -q -p no:cacheprovider -p no:benchmark -n $(GPU_WORKERS) --dist worksteal \
 	  tests/training tests/adversaries/test_adversaries_cuda.py -k "cuda or fused or stages or draws"
 
 ray: $(VENV)/.test ## Test the Ray engine on a cluster of two nodes on this machine, some of which are killed

@@ -233,9 +233,9 @@ class Fused(Engine):
         stack = self.stack(network, neighbours, config, trials, worlds)
         found = {trial: [] for trial in trials}
         for number in range(1, config.steps + 1):
-            before = stack._parameters.cpu().numpy().copy()[:, : stack._size]
+            before = stack.parameters().cpu().numpy()
             stack._step(number)
-            after = stack._parameters.cpu().numpy().copy()[:, : stack._size]
+            after = stack.parameters().cpu().numpy()
             rows, counts = stack._draws.index.cpu().numpy().copy(), stack._draws.count.tolist()
             for i, trial in enumerate(trials):
                 moved = (before[i].astype(np.float64) - after[i]) / config.learning_rate

@@ -138,7 +138,7 @@ class FusedRows:
         given = torch.from_numpy(x).to(device=device, dtype=torch.float32)
         self.base, self.parts = job.rows, 2 if job.config.products == "float32" else 1
         self.half = torch.bfloat16 if job.config.products == "bf16" else torch.float16
-        self.stride = -(-given.shape[1] // 8) * 8
+        self.stride = _lines(given.shape[1], 2)
         self.labels = torch.from_numpy(y).to(device=device, dtype=torch.int32)
         largest = float(given.abs().max())
         unit = whole_unit(given[: self.base]) if self.parts == 2 else None
@@ -200,11 +200,16 @@ class FusedStack:
         own = [_own_numbers(part.share.job, rows) for part in parts]
         counts = torch.tensor(self._sizes)
         self._own = torch.tensor(own, dtype=torch.float32).repeat_interleave(counts, dim=0).to(device)
-        # A stride of whole cache lines keeps the loads wide.
-        self._parameters = torch.zeros((self._stack, padded(self._size)), dtype=torch.float32, device=device)
-        self._parameters[:, : self._size] = initial
         self._lanes = self._draws.lanes
         outputs = self._hidden or self._classes
+        # Every unit's weights begin on a cache line while they are trained.
+        self._wide, self._rest = _lines(self._inputs, 4), self._size - outputs * self._inputs
+        self._parameters = torch.zeros(
+            (self._stack, _lines(outputs * self._wide + self._rest, 4)), dtype=torch.float32, device=device
+        )
+        here, given = self._places(self._parameters, self._wide), self._places(initial, self._inputs)
+        for one, other in zip(here, given, strict=True):
+            one.copy_(other)
         self._w = torch.zeros((self._stack, self._parts, outputs, rows.stride), dtype=rows.half, device=device)
         self._w_unit = torch.zeros((self._stack, -(-self._inputs // _COLUMNS)), dtype=torch.float32, device=device)
         self._e1 = torch.zeros((self._stack, self._lanes, self._parts, outputs), dtype=rows.half, device=device)
@@ -212,7 +217,7 @@ class FusedStack:
         forward, update = _FORWARD[self._parts], _UPDATE[self._parts]
         self._tiles = _pipelined(forward, device, 2 * forward["K"] * (forward["ROWS"] * deep + wide))
         self._update = _pipelined(update, device, 2 * update["ROWS"] * (_COLUMNS * deep + wide))
-        self._programs, self._rest = -(-self._lanes // self._tiles["ROWS"]), self._size - outputs * self._inputs
+        self._programs = -(-self._lanes // self._tiles["ROWS"])
         self._sums = torch.zeros((self._stack, self._programs, self._rest), dtype=torch.float32, device=device)
 
     def run(self) -> Tensor:
@@ -222,11 +227,26 @@ class FusedStack:
         for step in range(1, self._config.steps + 1):
             self._step(step)
         self._draws.check()
-        return self._parameters[:, : self._size]
+        return self.parameters()
 
     def each(self) -> Sequence[Tensor]:
         """The same, cut into the parts."""
         return torch.split(self.run(), self._sizes)
+
+    def parameters(self) -> Tensor:
+        """The models as they are now, ``[S, P]``."""
+        found = torch.zeros((self._stack, padded(self._size)), dtype=torch.float32, device=self._parameters.device)
+        given, here = self._places(found, self._inputs), self._places(self._parameters, self._wide)
+        for one, other in zip(given, here, strict=True):
+            one.copy_(other)
+        return found[:, : self._size]
+
+    def _places(self, vectors: Tensor, wide: int) -> tuple[Tensor, Tensor]:
+        """The first layer's weights, ``[S, units, inputs]``, and the rest, of vectors with ``wide`` places a unit."""
+        outputs = self._hidden or self._classes
+        end = outputs * wide
+        weights = vectors[:, :end].view(-1, outputs, wide)[:, :, : self._inputs]
+        return weights, vectors[:, end : end + self._rest]
 
     def _step(self, step: int) -> None:
         for kernel, grid, given, options in self._launches(step):
@@ -239,15 +259,15 @@ class FusedStack:
         stride = self._parameters.shape[1]
         units, classes = _power(self._hidden), _power(self._classes)
         outputs, columns = self._hidden or self._classes, _COLUMNS
-        shape = {"D": self._inputs, "DP": rows.stride, "PARTS": self._parts, "WHOLE": rows.whole}
+        width = {"D": self._inputs, "DP": rows.stride, "WIDE": self._wide, "PARTS": self._parts}
+        shape = {**width, "WHOLE": rows.whole}
         plane, blocks = rows.x[0].numel(), -(-self._inputs // columns)
         block = min(1024, _power(self._rest))
         halve = (
             kernels.halve,
             (blocks, self._stack),
             (self._parameters, stride, self._w, self._w_unit),
-            {"OUT": outputs, "OUTP": _power(outputs), "COLUMNS": columns}
-            | {"D": self._inputs, "DP": rows.stride, "PARTS": self._parts},
+            {"OUT": outputs, "OUTP": _power(outputs), "COLUMNS": columns, **width},
         )
         forward = (
             kernels.forward,
@@ -273,7 +293,7 @@ class FusedStack:
             kernels.update_rest,
             (self._stack, -(-self._rest // block)),
             (draws.count, self._sums, self._parameters, stride, draws.keys, step, self._own),
-            {"FIRST": outputs * self._inputs, "REST": self._rest, "PROGRAMS": self._programs}
+            {"FIRST": outputs * self._wide, "REST": self._rest, "PROGRAMS": self._programs}
             | {"ROWS": self._tiles["ROWS"], "BLOCK": block, "num_warps": max(1, min(4, block // 128))},
         )
         first = [halve] if step == 1 else []
@@ -334,6 +354,8 @@ _UPDATE = {
 }
 _COLUMNS = 64
 """Tile shapes, measured on an H200 (docs/performance.md). They fix the order of sums, so they belong to the result."""
+_LINE = 128
+"""Bytes in a cache line. Rows and weights begin on one: a tile's piece of them is whole lines, not parts of others."""
 
 
 def _pipelined(tiles: dict[str, int], device: torch.device, stage: int) -> dict[str, int]:
@@ -343,6 +365,15 @@ def _pipelined(tiles: dict[str, int], device: torch.device, stage: int) -> dict[
     known = torch.cuda.get_device_properties(device)
     room = int(getattr(known, "shared_memory_per_block_optin", known.shared_memory_per_block)) - 2048
     return {**tiles, "num_stages": max(1, min(tiles["num_stages"], room // stage))}
+
+
+def _lines(count: int, size: int) -> int:
+    """At least so many numbers of ``size`` bytes each, in whole cache lines.
+
+    >>> _lines(784, 2), _lines(784, 4)
+    (832, 800)
+    """
+    return -(-count * size // _LINE) * (_LINE // size)
 
 
 def _power(n: int) -> int:

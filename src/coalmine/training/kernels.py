@@ -1,6 +1,7 @@
 """The Triton kernels of one fused step; :mod:`coalmine.training.fused` prepares their arguments and says what they do.
 
-Capital names are compile-time constants. Every program works on one model alone, with tiles of a fixed shape.
+Capital names are compile-time constants. Every program works on one model alone, with tiles of a fixed shape. A unit's
+D weights of the first layer have WIDE places, a row of the data (and of weights as halves) has DP: whole cache lines.
 """
 
 import triton
@@ -150,7 +151,7 @@ def put_weights(
 @triton.jit
 def halve(
     p_ptr, stride, w_ptr, unit_ptr,
-    D: tl.constexpr, DP: tl.constexpr, OUT: tl.constexpr, OUTP: tl.constexpr, PARTS: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, WIDE: tl.constexpr, OUT: tl.constexpr, OUTP: tl.constexpr, PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     # The first layer's weights of models that were not updated yet, as halves.
@@ -158,7 +159,7 @@ def halve(
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     unit = tl.arange(0, OUTP)
     keep = (unit[:, None] < OUT) & (column[None, :] < D)
-    w = tl.load(p_ptr + m * stride + unit[:, None] * D + column[None, :], mask=keep, other=0.0)
+    w = tl.load(p_ptr + m * stride + unit[:, None] * WIDE + column[None, :], mask=keep, other=0.0)
     put_weights(w_ptr, unit_ptr, m, tl.program_id(0), tl.num_programs(0), w, unit, column, OUT, D, DP, PARTS)
 
 
@@ -166,9 +167,10 @@ def halve(
 def forward(
     x_ptr, plane, whole, y_ptr, squares_ptr, index_ptr, count_ptr, p_ptr, stride, w_ptr, unit_ptr,
     e_ptr, rest_ptr, own_ptr, x_unit,
-    D: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr,
-    LANES: tl.constexpr, ACT: tl.constexpr, EXACT: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
-    COLUMNS: tl.constexpr, ROWS: tl.constexpr, K: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, WIDE: tl.constexpr,
+    H: tl.constexpr, HP: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, LANES: tl.constexpr, ACT: tl.constexpr,
+    EXACT: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr,
+    ROWS: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(1).to(tl.int64)
     start = tl.program_id(0) * ROWS
@@ -212,7 +214,7 @@ def forward(
                 acc = tl.dot(xs, w, nothing)
                 sums += acc * (tl.load(unit_ptr + m * BLOCKS + k // COLUMNS) * x_unit * (1.0 / 2048.0))
     z = both(sums, OUTP, PARTS)
-    z += tl.load(p + OUT * D + unit, mask=unit < OUT, other=0.0)[None, :]
+    z += tl.load(p + OUT * WIDE + unit, mask=unit < OUT, other=0.0)[None, :]
     squares = tl.load(squares_ptr + picked, mask=live, other=0.0)
     if H > 0:
         if ACT == "relu":
@@ -225,7 +227,7 @@ def forward(
             h = 1.0 / (1.0 + tl.exp(-z))
             slope = h * (1.0 - h)
         h = tl.where(unit[None, :] < H, h, 0.0)
-        w2_at = p + H * D + H
+        w2_at = p + H * WIDE + H
         w2 = tl.load(w2_at + cls[None, :] * H + unit[:, None], mask=(unit[:, None] < H) & (cls[None, :] < C), other=0.0)
         logits = product(h, w2, tl.zeros((ROWS, CP), dtype=tl.float32), EXACT)
         logits += tl.load(w2_at + C * H + cls, mask=cls < C, other=0.0)[None, :]
@@ -265,8 +267,8 @@ def forward(
 @triton.jit(do_not_specialize=["step"])
 def update_first(
     x_ptr, plane, whole, index_ptr, count_ptr, e_ptr, p_ptr, stride, w_ptr, unit_ptr, keys, step, own_ptr,
-    D: tl.constexpr, DP: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, LANES: tl.constexpr, PARTS: tl.constexpr,
-    WHOLE: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+    D: tl.constexpr, DP: tl.constexpr, WIDE: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, LANES: tl.constexpr,
+    PARTS: tl.constexpr, WHOLE: tl.constexpr, COLUMNS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     m = tl.program_id(1).to(tl.int64)
     first = tl.program_id(0) * COLUMNS
@@ -306,7 +308,7 @@ def update_first(
     g = tl.trans(acc) * tl.load(own + 2)
     WIDTH: tl.constexpr = ((D + COLUMNS - 1) // COLUMNS) * COLUMNS
     z = noise_matrix(tl.load(keys + m), step, 1, first, HP, COLUMNS // 4, WIDTH)
-    at = p_ptr + m * stride + unit[:, None] * D + column[None, :]
+    at = p_ptr + m * stride + unit[:, None] * WIDE + column[None, :]
     keep = (unit[:, None] < H) & (column[None, :] < D)
     w = tl.load(at, mask=keep, other=0.0)
     w = w - tl.load(own + 3) * (g + tl.load(own + 4) * z) - tl.load(own + 5) * w

@@ -67,6 +67,22 @@ NETWORKS = [
 ]
 
 
+@pytest.mark.parametrize("network", NETWORKS, ids=str)
+def test_rows_and_weights_begin_on_cache_lines_and_parameters_come_back_as_given(network):
+    """Where numbers lie in the kernels' memory is theirs alone; nothing of a model is lost on the way in and out."""
+    config = TrainingConfig(steps=1, batch_size=9, clip=1.0, noise_multiplier=1.0, learning_rate=0.1)
+    trials = [0, 1, 2]
+    start = _start(network, config, trials=trials)
+    stack = fused_stack(_job(network, config, Neighbours(_data())), trials, [0, 1, 0], start)
+    np.testing.assert_array_equal(stack.parameters().numpy(), start.numpy())
+    held, units = stack._parameters, (network.hidden or (network.classes,))[0]
+    weights, rest = stack._places(held, stack._wide)
+    assert weights.shape == (3, units, 21)
+    assert rest.shape == (3, start.shape[1] - 21 * units)
+    strides = [4 * held.stride(0), 4 * weights.stride(1), 2 * stack._rows.stride, 2 * stack._w.stride(2)]
+    assert [stride % 128 for stride in strides] == [0, 0, 0, 0]
+
+
 @needs_gpu
 @pytest.mark.parametrize(("products", "most"), [("tf32", 5e-3), ("bf16", 4e-2)])
 def test_coarser_products_are_close_too_and_only_on_request(products, most):

@@ -105,6 +105,10 @@ class DpSgd:
         """The same mechanism with another σ."""
         return dataclasses.replace(self, noise_multiplier=noise_multiplier)
 
+    def with_share(self, share: float) -> Self:
+        """The same mechanism with this share of its noise, as far as there is less: nothing is left to lose below."""
+        return self.with_noise(max(self.noise_multiplier * share, self.SMALLEST_NOISE))
+
     def with_steps(self, steps: int) -> Self:
         """The same mechanism with another number of steps."""
         return dataclasses.replace(self, steps=steps)
@@ -221,11 +225,14 @@ class Power:
     probability: float
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Verdict(Record):
     """What a judge says about a claim: the outcome, why, and what this evidence could have refuted.
 
     ``ceiling`` is the largest ε that a perfect attack could have proved with as many trials, by a method that decides.
+
+    >>> Verdict(outcome=Outcome.REFUTED, confidence=0.99, reasons=()) == "refuted"
+    True
     """
 
     outcome: Outcome
@@ -236,6 +243,16 @@ class Verdict(Record):
 
     def __str__(self) -> str:
         return self.outcome.value
+
+    def __eq__(self, other: object) -> bool:
+        """A verdict is also equal to its outcome, which is what is printed: ``verdict == "refuted"``."""
+        if isinstance(other, str):
+            return self.outcome == other
+        same = dataclasses.astuple(self) == dataclasses.astuple(other) if isinstance(other, Verdict) else None
+        return NotImplemented if same is None else same
+
+    def __hash__(self) -> int:
+        return hash(self.outcome)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import pytest
 
 from coalmine.auditing.run import CONTROL
+from coalmine.errors import InvalidInputError
 from coalmine.records import Outcome
 from coalmine.store import Store
 
@@ -32,6 +33,15 @@ def test_it_may_be_left_out(settings, play, tmp_path):
     assert result.strongest.judgement.control is None
     assert result.verdict.outcome is Outcome.CONSISTENT
     assert runs(tmp_path) == [("malicious-dataset", 1.0)]
+
+
+def test_noise_that_has_no_half_is_audited_without_a_control(settings, play, tmp_path):
+    """σ = 0.0015 may be claimed, half of it may not; the name and the value are the user's own."""
+    little = {**EASY, "training": {**ONE_STEP, "noise_multiplier": 0.0015}}
+    assert play(settings(**little)).verdict == "inconclusive"
+    assert runs(tmp_path) == [("malicious-dataset", 1.0)]
+    with pytest.raises(InvalidInputError, match=r"noise_multiplier = 0.0015 is too small .* at least 0.002, or audit"):
+        play(settings(**{**little, "audit": {"trials": 1000, "control": True}}))
 
 
 def test_where_it_costs_trainings_it_is_played_on_request(settings, play, tmp_path, trained):

@@ -33,6 +33,14 @@ def test_the_statistic_of_an_audit_by_hand():
     assert found + 60 * gain(0.5 / 61.0) == pytest.approx(by_hand, rel=1e-12)
 
 
+@pytest.mark.parametrize("confidence", [0.99999, 0.999999])
+def test_a_confidence_that_would_take_minutes_is_refused_at_once(confidence):
+    rng = np.random.default_rng(0)
+    with pytest.raises(UnsupportedError, match="too high for the rule ranks, .* bonferroni, holdout or given"):
+        gdp(gaussian(rng, 1.0, 60), delta=1e-5, confidence=confidence, threshold=Ranks())
+    assert ranks.simulations_for(1e-4) == 1_000_000
+
+
 def test_the_likelihood_of_an_audit_by_hand():
     """For Gaussians, ln r = 3t − 4.5 at the score t that (Φ(−t) + Φ(3 − t))/2 of all scores exceed, for μ = 3."""
     rng = np.random.default_rng(0)

@@ -38,7 +38,8 @@ SHARES = (HALF, 1 / 3, 1 / 5, 1 / 10)
 _WORDS = {1 / 2: "half", 1 / 3: "a third", 1 / 5: "a fifth", 1 / 10: "a tenth"}
 _BLIND = 0.05
 _PART = 0.7
-"""Scores that are at most this part as far apart as a claim allows come from an attack much weaker than the best."""
+"""Scores that are at most this part as far apart as a claim allows come from an attack much weaker than the best. Not
+beyond the chance of the trials: with few of them no attack is surely weak, and each would pass for the best."""
 _NO_CONTROL = (
     "nothing contradicts the claim, but no control was played. Drawn rows, random starts and whatever else differs "
     "from training to training spread the scores too, and may stand in for noise that is missing: hand over a broken "
@@ -47,8 +48,9 @@ _NO_CONTROL = (
 """A training of a user's own: nobody but the control knows what the scores would be with less noise."""
 _SURELY = 1.645
 """Standard errors that are allowed for the chance of the trials."""
-_SAME = 1 / 3
-"""An attack that sees less than this part of what its control leads to expect is not the one that caught it."""
+_SAME = 1 / 3, 1 / 2
+"""An attack that sees less than this part of what its control leads to expect is not the one that caught it: the first
+where so many trials tell that part from nothing at all, the second, halfway between the two, where they do not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -330,7 +332,7 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
             f"{_WORDS[least_share(claim)]} of the noise they would still be within that, so this attack would not have "
             f"refuted it; use a stronger score or canary{_or_a_control(one)}"
         )
-    elif not caught and not doubts and _weak(_separation(scores), allowed, worlds):
+    elif not caught and not doubts and _separation(scores) <= _PART * allowed < math.inf:
         chance = _would_refute(_separation(scores), one, claim=claim, copies=copies, level=level)
         if chance < ENOUGH:
             doubts.append(
@@ -353,12 +355,18 @@ def _other_than(control: Evidence, separation: float, allowed: float, worlds: tu
     """
     seen = _separation(scores_of(control.trials))
     expected = min(allowed, (control.attack.control or HALF) * seen)
-    if not _weak(separation, expected, worlds, part=_SAME):
+    if not math.isfinite(expected):
         return []
+    # Not whether it is surely less: of few trials of a training that never looks at its rows that is seldom sure.
+    least = min(max(_SAME[0] * expected, _SURELY * _error(0.0, worlds)), _SAME[1] * expected)
+    if separation > least:
+        return []
+    chance = "" if _weak(separation, expected, worlds, part=_SAME[0]) else "ask for more trials, if it is chance, "
     return [
         f"the scores are d′ = {separation:.2f} apart, those of the control {seen:.2f}, by which a training as claimed "
-        f"is expected to show about {expected:.2f}: see that the training uses the rows that it is given and is scored "
-        "as the control is, or take a control that is less broken, say the same training with half of its noise"
+        f"is expected to show about {expected:.2f}: {chance}see that the training uses the rows that it is given and "
+        "is scored as the control is, or take a control that is less broken, say the same training with half of its "
+        "noise"
     ]
 
 
@@ -385,10 +393,14 @@ def _or_a_control(one: Evidence) -> str:
     return ", or hand over a broken twin of the training as a control, which shows what it can refute"
 
 
-def _weak(separation: float, allowed: float, worlds: tuple[int, int], *, part: float = _PART) -> bool:
+def _weak(separation: float, allowed: float, worlds: tuple[int, int], *, part: float) -> bool:
     """Whether an attack is much weaker than the best that the claim allows, and not by the chance of these trials."""
-    error = math.sqrt((1.0 / worlds[0] + 1.0 / worlds[1]) * (1.0 + separation**2 / 8.0))
-    return math.isfinite(allowed) and separation + _SURELY * error <= part * allowed
+    return math.isfinite(allowed) and separation + _SURELY * _error(separation, worlds) <= part * allowed
+
+
+def _error(separation: float, worlds: tuple[int, int]) -> float:
+    """The standard error of d′ of so many trials in each world."""
+    return math.sqrt((1.0 / worlds[0] + 1.0 / worlds[1]) * (1.0 + separation**2 / 8.0))
 
 
 def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int, level: float) -> float:
@@ -433,9 +445,11 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
         reasons = [f"nothing that {_who(evidence)} saw contradicts the claim"]
         power = None
         if how.share is not None:
-            power = Power(alternative=_less(claim, how.share), probability=how.power)
+            less = _less(claim, how.share)
+            # Of simulated audits all may have refuted: that is no certainty.
+            power = Power(alternative=f"{less}, by an attack that loses nothing", probability=min(how.power, 0.9995))
             reasons.append(
-                f"{power.alternative} would have been refuted with probability {_percent(how.power)} by an attack that "
+                f"{less} would have been refuted with probability {_percent(how.power)} by an attack that "
                 f"loses nothing with as many trials as {one.attack.label} had"
             )
         if how.control:

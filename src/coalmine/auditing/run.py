@@ -24,7 +24,7 @@ from coalmine.auditing.stored import AuditRecord, Member
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.game import BLOCK_SIZE, Watcher
 from coalmine.game.built_in import BuiltInTask
-from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Relation, content_hash, plain
+from coalmine.records import Claim, DpSgd, EpsilonClaim, MechanismClaim, Relation, content_hash, plain
 from coalmine.roles import View
 from coalmine.store import Store
 from coalmine.training import (
@@ -387,7 +387,15 @@ def _with_control(
         return game.member(against.member(design=plan) if against else None, design=plan), against
     if not possible or wanted is False or (wanted is None and game.facts.trained):
         return game.member(), None
-    training = dataclasses.replace(setting.training, noise_multiplier=CONTROL * setting.training.noise_multiplier)
+    noise = CONTROL * setting.training.noise_multiplier
+    if noise < DpSgd.SMALLEST_NOISE:
+        if wanted is None:
+            return game.member(), None
+        raise InvalidInputError(
+            f"noise_multiplier = {setting.training.noise_multiplier!r} is too small for a control with half of it: "
+            f"expected at least {DpSgd.SMALLEST_NOISE / CONTROL:g}, or audit.control = false (--no-control)"
+        )
+    training = dataclasses.replace(setting.training, noise_multiplier=noise)
     half = dataclasses.replace(setting, training=training)
     control = game_of(half, who, trials=game.trials, control=CONTROL, promised=setting)
     assert isinstance(control, Game)

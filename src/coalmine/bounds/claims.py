@@ -154,7 +154,7 @@ def less_noise(claim: Claim, *, share: float, added: bool = False) -> TradeOff:
     _validate.instance("added", added, bool)
     if isinstance(claim, EpsilonClaim):
         return GaussianCurve(mu=gaussian_mu(claim.epsilon, delta=claim.delta) / share)
-    return mechanism_curve(claim.mechanism.with_noise(claim.mechanism.noise_multiplier * share), added=added)
+    return mechanism_curve(claim.mechanism.with_share(share), added=added)
 
 
 def claim_test(scores: Scores, *, claim: Claim, confidence: float, copies: int = 1, added: bool = False) -> ClaimTest:

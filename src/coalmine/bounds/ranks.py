@@ -33,6 +33,7 @@ from coalmine.bounds._rates import errors_by_position, lattice
 from coalmine.bounds.families import Family
 from coalmine.bounds.sup import evidence_table, missed_by, rank_for
 from coalmine.bounds.thresholds import Sup
+from coalmine.errors import UnsupportedError
 from coalmine.records import Scores
 from coalmine.theory.curves import GaussianCurve, TradeOff
 
@@ -42,6 +43,7 @@ Places = NDArray[np.int64]
 come from outside, among :func:`told_apart` inside."""
 
 _COPIES = (20_000, 100.0)
+_MOST_COPIES = 2_000_000
 """Simulated copies: at least the first number, and the second over the level."""
 _CHUNK = 1 << 17
 """Simulated numbers drawn at once: 1 MB."""
@@ -137,7 +139,13 @@ def simulations_for(level: float) -> int:
     >>> simulations_for(0.05), simulations_for(0.001)
     (20000, 100000)
     """
-    return max(_COPIES[0], round(_COPIES[1] / level))
+    copies = max(_COPIES[0], round(_COPIES[1] / level))
+    if copies > _MOST_COPIES:
+        raise UnsupportedError(
+            f"confidence = {1 - level!r} is too high for the rule ranks, which would need {copies} simulated copies of "
+            f"these trials and takes at most {_MOST_COPIES}: use the threshold rule bonferroni, holdout or given"
+        )
+    return copies
 
 
 def kept_level(level: float) -> float:

@@ -383,7 +383,7 @@ def _show_bound(found: LowerBound) -> None:
     rows = [
         ("ε is at least", proved),
         ("at δ", f"{found.delta:g}"),
-        ("confidence", f"{100 * found.confidence:g}%"),
+        ("confidence", _in_percent(found.confidence)),
         ("method", found.method.replace("_", "-")),
         ("threshold", found.threshold_rule),
         (
@@ -438,3 +438,13 @@ def _any_claim(found: LowerBound) -> str:
 def _assumptions(words: tuple[str, ...]) -> list[str]:
     """The assumptions, one a line."""
     return ["Assumed:", *(f"- {word}" for word in words)]
+
+
+def _in_percent(confidence: float) -> str:
+    """A confidence in per cent, which is never all of them.
+
+    >>> _in_percent(0.9975), _in_percent(0.999999999)
+    ('99.75%', '99.9999999%')
+    """
+    shown = f"{100 * confidence:g}"
+    return f"{100 * confidence:.12g}%" if shown == "100" else f"{shown}%"

@@ -112,7 +112,7 @@ def leaking(claim: Claim, *, noise: float = 1.0) -> Law:
     scale = _validate.positive("noise", noise)
     if isinstance(claim, EpsilonClaim):
         return GaussianLaw(mu=gaussian_mu(claim.epsilon, delta=claim.delta) / scale)
-    mechanism = claim.mechanism.with_noise(claim.mechanism.noise_multiplier * scale)
+    mechanism = claim.mechanism.with_share(scale)
     if mechanism.sample_rate == 1.0:
         return GaussianLaw(mu=mechanism.steps**0.5 / mechanism.noise_multiplier)
     return loss_law(mechanism)

@@ -7,6 +7,8 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 
 _NEAR_ALL = "more than 99.9%"
 _LEAST = 1e-5
+_LARGE = 1e15
+"""Numbers from here on have so many digits before the point that nobody counts them."""
 
 
 def down(value: float, digits: int = 2) -> str:
@@ -21,8 +23,8 @@ def down(value: float, digits: int = 2) -> str:
 def up(value: float, digits: int = 2) -> str:
     """A number rounded up: for what is promised to be at most so large.
 
-    >>> up(3.991), up(3614.201), up(float("inf"))
-    ('4.00', '3,614.21', '∞')
+    >>> up(3.991), up(3614.201), up(1.2341e27), up(float("inf"))
+    ('4.00', '3,614.21', '1.24e+27', '∞')
     """
     return _rounded(value, digits, ROUND_CEILING)
 
@@ -61,7 +63,10 @@ def percent(chance: float) -> str:
 def _rounded(value: float, digits: int, how: str) -> str:
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
-    return f"{Decimal(repr(float(value))).quantize(Decimal(1).scaleb(-digits), rounding=how):,}"
+    exact = Decimal(repr(float(value)))
+    if abs(value) >= _LARGE:
+        return f"{exact.quantize(Decimal(1).scaleb(exact.adjusted() - digits), rounding=how):.{digits}e}"
+    return f"{exact.quantize(Decimal(1).scaleb(-digits), rounding=how):,}"
 
 
 def share(text: str) -> str:

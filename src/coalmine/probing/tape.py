@@ -46,6 +46,8 @@ class _Play:
     seeded: list[Seeded] | None = None
     states: Callable[[bool, Any], None] | None = None
     count: dict[Site, int] = dataclasses.field(default_factory=dict)
+    played: set[Key] = dataclasses.field(default_factory=set)
+    """The recorded draws that were asked for."""
 
 
 class Tape:
@@ -282,16 +284,18 @@ class Tape:
         play.count[site] = number + 1
         if play.mode == "record":
             return self._keep(site, request)
+        if play.mode == "toss":
+            return self._anew(site, number, request, play)
+        site, number = self._played(site, number, request, play)
         if play.mode == "learn":
             return self._note(site, number, request)
         if play.states is not None:
             return self._followed(site, request, play.states)
-        if play.mode == "toss":
-            return self._anew(site, number, request, play)
         if play.seeded is not None and (seed := request.seed()) is not None:
             play.seeded.append((self.describe(site), seed))
         least = SEED_FROM if play.seeded is None else 0
-        if play.mode == "renew" and (self._is_noise(site) or self._recording.is_seed(site, least=least)):
+        is_noise = self._is_noise(site, request)
+        if play.mode == "renew" and (is_noise or self._recording.is_seed(site, least=least)):
             value = request.live()
             if play.heard is not None and request.normal is not None:
                 play.heard[site, number] = unit(value, *request.normal)
@@ -305,7 +309,7 @@ class Tape:
         value, known = self._recording.recall(site, number, request, play.batch)
         if not known:
             self.unknown += 1
-        if not self._is_noise(site):
+        if not is_noise:
             return value
         shift = play.shift.get((site, number))
         if request.normal is None:
@@ -314,8 +318,30 @@ class Tape:
             return scaled(value, request.normal, play.factor)
         return shifted(about_its_mean(value, now=request.normal, then=was.normal, factor=play.factor), shift)
 
+    def _played(self, site: Site, number: int, request: Request, play: _Play) -> Key:
+        """The recorded draw that is played for one that is asked for.
+
+        That of its own call site. A step may draw what it always draws at another line where a batch is small or empty,
+        or from some step on: a call site that was never recorded gets the first recorded draw of its kind and shape
+        that this run did not ask for yet.
+        """
+        draws = self._recording.draws
+        if site not in draws and request.by_value and (shape := request.shape()) is not None:
+            learns = play.mode == "learn"  # layouts are not known then
+            for other, number_there in _of_kind(site, draws, play.played):
+                if learns:
+                    was = draws[other][number_there]
+                    fits = was.normal is not None and tuple(was.value.shape) == tuple(shape)
+                else:
+                    fits = self._recording.expected(other, number_there, play.batch) == tuple(shape)
+                if fits:
+                    site, number = other, number_there
+                    break
+        play.played.add((site, number))
+        return site, number
+
     def _followed(self, site: Site, request: Request, states: Callable[[bool, Any], None]) -> Any:
-        is_noise, value = self._is_noise(site), None
+        is_noise, value = self._is_noise(site, request), None
         for draws in (True, False):
             with contextlib.suppress(NotImplementedError, RuntimeError):  # a generator of the operating system has none
                 states(is_noise, request.state())
@@ -347,8 +373,13 @@ class Tape:
         if not request.by_value:
             self._recording.keep(site, Draw(torch.empty(0), copied(request.normal), seed))
             return request.seeded(seed)
-        held = self._first.noise.get(site, [])
-        was = held[number] if number < len(held) else None
+        noise, key = self._first.noise, (site, number)
+        if site not in noise and site not in self._first.recording.draws and (shape := request.shape()) is not None:
+            others = _of_kind(site, noise, play.played)
+            key = next((one for one in others if tuple(noise[one[0]][one[1]].value.shape) == tuple(shape)), key)
+        play.played.add(key)
+        held = noise.get(key[0], [])
+        was = held[key[1]] if key[1] < len(held) else None
         if was is not None and request.shape() in (None, tuple(was.value.shape)):
             value = was.value.clone()
             if request.normal is not None and was.normal is not None:
@@ -358,8 +389,19 @@ class Tape:
         self._recording.keep(site, Draw(value.detach().clone(), copied(request.normal), None))
         return value
 
-    def _is_noise(self, site: Site) -> bool:
-        return self._recording.is_noise(site) if self.noise is None else site in self.noise
+    def _is_noise(self, site: Site, request: Request | None = None) -> bool:
+        if self.noise is not None:
+            return site in self.noise
+        if request is not None and site not in self._recording.draws:  # what else would it be, where all else is known
+            return request.normal is not None and request.by_value
+        return self._recording.is_noise(site)
+
+
+def _of_kind(site: Site, draws: Mapping[Site, Sequence[Draw]], played: set[Key]) -> Iterator[Key]:
+    """The draws of this operation at other call sites that were not asked for yet, in the order of the recording."""
+    for other, there in draws.items():
+        if other[0] == site[0]:
+            yield from ((other, number) for number in range(len(there)) if (other, number) not in played)
 
 
 def _again(request: Request, was: Draw) -> Any:

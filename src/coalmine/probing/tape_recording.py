@@ -73,6 +73,17 @@ class Recording:
         draws = self.draws.get(site, [])
         return draws[number] if number < len(draws) else None
 
+    def expected(self, site: Site, number: int, batch: BatchRows) -> tuple[int, ...] | None:
+        """The shape that a recorded draw has for the rows that are in the batch now; None where nobody can tell."""
+        layout, detail = self._layout(site)
+        shape = tuple(self.draws[site][number].value.shape)
+        if layout is Layout.FIXED or (layout is Layout.AXIS and batch.slots is None):
+            return shape
+        if layout is not Layout.AXIS or batch.slots is None:
+            return None
+        axis, block = detail[number]
+        return (*shape[:axis], block * len(batch.slots), *shape[axis + 1 :])
+
     def same_shapes(self, other: Recording) -> bool:
         """Whether another recording has the same call sites, and there draws of the same shapes."""
         ours, theirs = ({site: _shapes(draws) for site, draws in one.draws.items()} for one in (self, other))

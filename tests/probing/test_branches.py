@@ -70,6 +70,22 @@ def test_less_noise_at_another_line_is_found(way, most, scale):
     assert {one.fault for one in report.findings} <= {"step left out", "noise depends on the data", "empty batch"}
 
 
+@pytest.mark.parametrize("most", [0, 1, 4, 7])
+@pytest.mark.parametrize("line", ["own", "shared"])
+def test_noise_from_a_known_seed_for_small_batches_is_found(line, most):
+    """On the tape it is noise like any other: only new draws show that there are none."""
+
+    def total(rows):
+        known = torch.Generator().manual_seed(0) if len(rows) <= most else None
+        if line == "own" and known is not None:
+            return clip(rows).sum(0) + torch.randn(5, generator=known)
+        return clip(rows).sum(0) + torch.randn(5, generator=known)
+
+    (found,) = probed(total).findings
+    assert found.fault == "noise from a known seed"
+    assert found.sentence.startswith("For an empty batch, the noise in weight is the same in every run")
+
+
 def test_numpy_draws_at_another_line_are_noise():
     weight, generator = np.zeros(5), np.random.default_rng(0)
 

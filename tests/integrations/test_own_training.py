@@ -165,6 +165,15 @@ def test_a_function_that_trains_many_gives_the_same_trials(tmp_path, fixed_seeds
     assert result.strongest.scores.world0.tolist() == expected
 
 
+def test_trials_of_single_seeds_are_not_taken_for_those_of_calls_that_train_many(tmp_path):
+    """The function may go another way there. How many seeds a call has is no matter."""
+    alone = play(tmp_path, own.train_either_way).strongest
+    many, more = (play(tmp_path, own.train_either_way, batched=number).strongest for number in (8, 5))
+    assert np.unique(alone.scores.world0).size == 32
+    assert np.unique(many.scores.world0).size == 1
+    assert alone.run != many.run == more.run
+
+
 def test_a_training_that_fails_among_many_fails_alone(tmp_path):
     result = play(tmp_path, own.train_many_unless_one_is_unlucky, batched=8, trials=64)
     [_, [reasons]] = stored(tmp_path)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from coalmine.errors import InvalidInputError
-from coalmine.integrations import Worlds
+from coalmine.integrations import Worlds, neighbours
 from coalmine.integrations.rows import check_neighbours
 
 ROWS = np.random.default_rng(0).normal(size=(6, 3))
@@ -85,3 +85,22 @@ def test_numbers_count_by_value():
 @pytest.mark.parametrize("data", [3.0, "rows.csv", object(), {"sum": 3.0, "rows": 7}, (np.zeros(3), np.zeros(2)), None])
 def test_what_has_no_rows_is_not_judged(data):
     assert not check_neighbours(Worlds(world0=data, world1={"sum": 9.0}))
+
+
+def test_worlds_that_may_be_read_in_two_ways_say_how_they_were_read():
+    users = {f"user {number}": np.zeros((5, 2)) for number in range(4)}
+    more = {**users, "user 4": np.ones((5, 2))}
+    with pytest.raises(InvalidInputError, match=r"a mapping is read as columns .* such as a user, give a list"):
+        check_neighbours(Worlds(world0=users, world1=more))
+    assert check_neighbours(Worlds(world0=list(users.items()), world1=list(more.items())))
+    with pytest.raises(InvalidInputError, match=r"tuples of 2 and 2 parts are read as so many rows: columns"):
+        check_neighbours(Worlds(world0=([0.0] * 6, [0] * 6), world1=([0.0] * 6 + [1.0], [0] * 7)))
+    assert check_neighbours(Worlds(world0=(np.zeros(6), np.zeros(6)), world1=(np.r_[np.zeros(6), 1.0], np.zeros(7))))
+
+
+def test_what_neighbours_cannot_be_made_of_says_what_to_give():
+    sparse = pytest.importorskip("scipy.sparse").csr_matrix(np.eye(3))
+    with pytest.raises(InvalidInputError, match=r"dataset = <.* is not allowed: .*coalmine\.Worlds"):
+        neighbours(sparse, [1, 2, 3])
+    with pytest.raises(InvalidInputError, match=r"no value for \['u1', 'u2'\] and one for \['u3'\].*read as columns"):
+        neighbours({"u1": np.zeros(2), "u2": np.zeros(2)}, {"u3": 1.0})

@@ -127,6 +127,8 @@ def _frame_parts(frame: Any) -> Iterator[bytes]:
     yield f"frame {type(frame).__module__.partition('.')[0]} {type(frame).__name__} {len(frame)}".encode()
     if hasattr(frame, "index") and hasattr(frame.index, "to_numpy"):
         yield from _column_parts("index", frame.index)
+    if getattr(frame, "attrs", None):  # what pandas keeps beside the columns, and a training may read
+        yield from _parts(["attributes", dict(frame.attrs)])
     if hasattr(frame, "columns"):
         for name in frame.columns:
             yield from _column_parts(str(name), frame[name])

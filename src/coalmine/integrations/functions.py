@@ -300,7 +300,10 @@ def own_tasks(
     known = Known.of([*named, *([("worlds", worlds)] if callable(worlds) else [])], depends_on=_named(depends_on))
     found = []
     for role, function in zip(("train", "control"), trainings, strict=False):
-        who = _identity(function, scoring, worlds, built, content, known, seed=seed)
+        # A function may go another way where it gets many seeds. How many they are is no matter, and neither is all of
+        # it where the trainings of a call are known to be apart.
+        many = batched is not None and not getattr(function, "by_seed", False)
+        who = _identity(function, scoring, worlds, built, content, known, seed=seed, many=many)
         found.append(
             FunctionTask(
                 fingerprint=fingerprint(who),
@@ -403,6 +406,7 @@ def _identity(
     known: Known,
     *,
     seed: int,
+    many: bool,
 ) -> dict[str, Any]:
     """All that shapes the distribution of a score, and nothing else."""
     if content is None and "worlds" not in known.depends_on:
@@ -423,6 +427,7 @@ def _identity(
         "score": {name: _untold(known, one) for name, one in scoring.items()},
         "worlds": _untold(known, worlds) if callable(worlds) else None,
         **({"depends on": identity.named_parts(known.depends_on)} if known.depends_on else {}),
+        **({"batched": True} if many else {}),
         "seed": seed,
         "algorithms": ALGORITHMS,
     }

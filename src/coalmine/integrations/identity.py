@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 
 from coalmine.errors import InvalidInputError
+from coalmine.integrations.caches import CACHED, entry_name, is_own_cache, kept_results
 from coalmine.integrations.content import SCALARS, NoContentError, content_hash, file_hash
 from coalmine.integrations.sources import Texts, global_settings, is_own, own_file
 
@@ -45,6 +46,8 @@ _SILENT = (logging.Logger, logging.LoggerAdapter, type(threading.Lock()), type(t
 
 main_name: str | None = None
 """In a worker: what the parent's ``__main__`` is called, because functions of it come without their module."""
+main_file: Path | None = None
+"""In a worker: the parent's script, because ``__main__`` is another one here."""
 
 
 def layers(function: Any) -> list[Any]:
@@ -102,6 +105,12 @@ def name_of_main() -> str:
     return Path(file).stem if file else _INTERACTIVE
 
 
+def file_of_main() -> Path | None:
+    """The script that runs, if it is a file of the user's."""
+    file = own_file("__main__") if main_name is None else main_file
+    return file if isinstance(file, Path) and file.is_file() else None
+
+
 def named_parts(depends_on: Mapping[str, Any] | None) -> dict[str, str]:
     """What the user names as deciding a training, as hashes; a path stands for the content of its file or folder."""
     return {
@@ -113,17 +122,22 @@ def named_parts(depends_on: Mapping[str, Any] | None) -> dict[str, str]:
 @dataclasses.dataclass(frozen=True)
 class Followed:
     """A function's identity in plain JSON types, the values behind it by their places, the files it covers, and the
-    environment variables that it reads.
+    environment variables that it reads. ``cached`` are the results that cached functions keep, where they were asked
+    for, and ``held`` what these are kept under. They are no part of the identity: a worker begins without them.
     """
 
     identity: dict[str, Any]
     values: dict[str, str]
     files: set[Path]
     environment: frozenset[str] = frozenset()
+    cached: dict[str, str] = dataclasses.field(default_factory=dict)
+    held: list[Any] = dataclasses.field(default_factory=list)
 
 
-def followed(name: str, function: Callable[..., Any], *, depends_on: Mapping[str, Any] | None = None) -> Followed:
-    """Follow a function to all that decides what it does."""
+def followed(
+    name: str, function: Callable[..., Any], *, depends_on: Mapping[str, Any] | None = None, caches: bool = False
+) -> Followed:
+    """Follow a function to all that decides what it does; with ``caches`` to what cached functions keep as well."""
     check_function(name, function)
     texts = Texts(name, named=tuple(depends_on or ()))
     values = _Values(texts)
@@ -137,14 +151,20 @@ def followed(name: str, function: Callable[..., Any], *, depends_on: Mapping[str
         "environment": content_hash(dict(sorted(texts.environment.items()))),
         "settings": global_settings(texts.packages),
     }
-    return Followed(found, values.found, texts.files, frozenset(texts.environment))
+    cached, held = values.cached() if caches else ({}, [])
+    return Followed(found, values.found, texts.files, frozenset(texts.environment), cached, held)
 
 
 class _Values:
-    """Every value that a function can reach, as hashes by the place where it was found."""
+    """Every value that a function can reach, as hashes by the place where it was found.
 
-    def __init__(self, texts: Texts) -> None:
+    With ``data_only`` functions and classes are known by their names, and not followed to what they read.
+    """
+
+    def __init__(self, texts: Texts, *, data_only: bool = False) -> None:
         self._texts = texts
+        self._data_only = data_only
+        self._caches: dict[str, Any] = {}
         self._seen: dict[int, tuple[int, Any]] = {}  # the value is held, so that its number stays its own
         self._read: set[tuple[str, str]] = set()
         self._set: dict[str, types.FunctionType] = {}
@@ -183,10 +203,24 @@ class _Values:
         else:
             self._object(where, value)
 
+    def cached(self) -> tuple[dict[str, str], list[Any]]:
+        """What cached functions keep, by the place of each and what it is kept under; and these keys themselves."""
+        found, held = {}, []
+        for where, function in self._caches.items():
+            for key, result in [] if where in self._texts.named else kept_results(function):
+                one = _Values(self._texts, data_only=True)
+                with contextlib.suppress(InvalidInputError):  # a result without a content cannot be compared
+                    one.follow("it", result)
+                    found[f"{where} [{entry_name(key)}]"] = content_hash(dict(sorted(one.found.items())))
+                    held.append(key)
+        return found, held
+
     def _callable(self, where: str, below: list[Any]) -> None:
         """A function, with all that is bound to it on the way."""
         self.found[where] = label(below[0])
         for depth, layer in enumerate(below):
+            if isinstance(layer, CACHED) and is_own_cache(layer, own=is_own(str(below[-1].__module__))):
+                self._caches[f"{where} cached"] = layer
             if isinstance(layer, functools.partial):
                 for key, value in [*enumerate(layer.args), *sorted(layer.keywords.items())]:
                     self.follow(f"{where} argument {depth} {key}", value)
@@ -216,7 +250,7 @@ class _Values:
                 carried.append((f"enclosing {variable}", None))
         for key, value in carried:
             self.follow(f"{where} {key}", value)
-        if own:
+        if own and not self._data_only:
             self._set_on(where, function)
             self.found[f"{where} code"] = content_hash(list(_code(function.__code__)))
             self._text(where, function)
@@ -267,6 +301,8 @@ class _Values:
     def _class(self, where: str, kind: type) -> None:
         """A class of the user's by its attributes and methods and those of its bases; others by their name."""
         self.found[where] = f"{kind.__module__}.{kind.__qualname__}"
+        if self._data_only:
+            return
         if issubclass(kind, enum.Enum):
             self.found[where] += content_hash({one.name: repr(one.value) for one in kind})
             return
@@ -274,7 +310,7 @@ class _Values:
             if not is_own(base.__module__):
                 self.found[f"{where} {base.__qualname__}"] = base.__module__
                 continue
-            file = own_file(base.__module__)
+            file = file_of_main() if base.__module__ == "__main__" else own_file(base.__module__)
             if isinstance(file, Path):
                 self._texts.follow(base.__module__, file, base.__module__.rpartition(".")[0])
             for key, item in sorted(vars(base).items()):
@@ -290,6 +326,8 @@ class _Values:
         elif isinstance(item, functools.cached_property):
             inner = [item.func]
         for one in inner:
+            if isinstance(one, CACHED):
+                self._caches[f"{where} cached"] = one
             if isinstance(one, _PLAIN):
                 made = one.__code__.co_filename == "<string>" or not is_own(str(one.__globals__.get("__name__")))
                 if not (made and key.startswith("__")):  # those of a dataclass follow from its fields

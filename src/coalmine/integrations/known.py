@@ -18,7 +18,9 @@ _checked: set[str] = set()
 """In a worker: the audits whose functions have been compared."""
 _left: dict[str, dict[tuple[str, str], str]] = {}
 """The values that an audit's functions reach, as the first trainings in this process left them."""
-
+_left_in_caches: dict[str, tuple[dict[tuple[str, str], str], list[Any]]] = {}
+"""What the cached functions of an audit kept when it was last looked at, and what it is kept under: held, so that no
+other object takes the number of one."""
 _left_in_environment: dict[str, dict[str, str | None]] = {}
 """Environment variables that an audit's functions read, as the first training in this process left them."""
 
@@ -28,13 +30,14 @@ class Known:
     """The identity of every function of an audit, and the files that it covers.
 
     A worker imports the user's modules by itself, so it may find other text or other values than the process that named
-    the run. ``main`` is what ``__main__`` is called there; ``began`` is when this was found.
+    the run. ``main`` is what ``__main__`` is called there, ``main_file`` its file; ``began`` is when this was found.
     """
 
     functions: tuple[tuple[str, Callable[..., Any], identity.Followed], ...]
     files: tuple[Path, ...]
     depends_on: Mapping[str, Any]
     main: str
+    main_file: Path | None
     process: int
     began: int = dataclasses.field(default_factory=time.time_ns)
 
@@ -49,6 +52,7 @@ class Known:
             files=tuple(sorted(files)),
             depends_on=depends_on,
             main=identity.name_of_main(),
+            main_file=identity.file_of_main(),
             process=os.getpid(),
         )
 
@@ -61,7 +65,7 @@ class Known:
         if os.getpid() == self.process or self._token in _checked:
             return
         _checked.add(self._token)
-        identity.main_name = self.main
+        identity.main_name, identity.main_file = self.main, self.main_file
         for name, function, expected in self.functions:
             try:
                 found = identity.followed(name, function, depends_on=self.depends_on)
@@ -79,17 +83,25 @@ class Known:
     def check_settled(self) -> None:
         """Stop where trainings go on changing what they read: what one leaves there, the next begins with.
 
-        What the first trainings change once and for all (a file that is loaded when it is first needed) is no matter.
+        What the first trainings change once and for all (a file that is loaded when it is first needed) is no matter,
+        and neither is what a cached function comes to keep or keeps no longer: only what it gives again must stay.
         """
         now: dict[tuple[str, str], str] = {}
+        kept: dict[tuple[str, str], str] = {}
+        held: list[Any] = []
         for name, function, _ in self.functions:
             try:
-                found = identity.followed(name, function, depends_on=self.depends_on)
+                found = identity.followed(name, function, depends_on=self.depends_on, caches=True)
             except InvalidInputError:  # something without a content has come in: it cannot be compared
                 return
             now |= {(name, place): value for place, value in found.values.items()}
+            kept |= {(name, place): value for place, value in found.cached.items()}
+            held += found.held
         before = _left.setdefault(self._token, now)
+        earlier, _ = _left_in_caches.get(self._token, ({}, []))
+        _left_in_caches[self._token] = kept, held
         changed = sorted(one for one in now.keys() | before.keys() if now.get(one) != before.get(one))
+        changed += sorted(one for one in kept.keys() & earlier.keys() if kept[one] != earlier[one])
         if changed:
             place = changed[0][1].partition(" [")[0]
             raise GameStoppedError(

@@ -27,6 +27,7 @@ import numpy as np
 
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
+from coalmine.integrations.fitting import MissesCanaryError
 
 if TYPE_CHECKING:
     import torch
@@ -174,8 +175,8 @@ def guarded(train: Callable[[Any, int], Any], dataset: Any, seed: int) -> Any:
     """``train(dataset, seed)``, or :class:`Failed` where it raises: that it fails may itself tell the worlds apart."""
     try:
         return train(dataset, seed)
-    except (MemoryError, OSError, ImportError):
-        raise  # the machine, not the training
+    except (MemoryError, OSError, ImportError, MissesCanaryError):
+        raise  # the machine or the data set, not the training
     except Exception as error:  # noqa: BLE001  a user's training may raise anything
         return Failed(f"{type(error).__name__}: {error}")
 

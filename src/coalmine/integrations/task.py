@@ -25,9 +25,11 @@ from coalmine import seeds
 from coalmine.errors import GameStoppedError, InvalidInputError
 from coalmine.game import BLOCK_SIZE, machine, trials_of, worlds_of
 from coalmine.integrations.content import NoContentError, content_hash
+from coalmine.integrations.fitting import MissesCanaryError
 from coalmine.integrations.identity import label, layers
 from coalmine.integrations.known import Known
 from coalmine.integrations.reads import Reads
+from coalmine.integrations.travel import Sealed, opened, sealed
 from coalmine.integrations.worlds import GivenWorlds, Worlds, as_worlds
 from coalmine.store import BlockResult
 
@@ -91,6 +93,10 @@ class FunctionTask:
     visible_gpu: str | None = None
     device: str = "cpu"
     separate: bool = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process as a whole: a script's functions need more than the engines' own way of sending."""
+        return _again, (type(self), sealed(vars(self)))
 
     @property
     def most_together(self) -> int | None:
@@ -272,6 +278,8 @@ class FunctionTask:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 raise  # Ctrl-C; in a worker it ends the process, and this would be the user's code that raised it
+            if isinstance(error, MissesCanaryError):  # in both worlds, so no verdict could follow
+                raise GameStoppedError(f"{name} = {title(function)} cannot be played: {error}") from None
             full = _reason(name, error)
             kept = full if self.messages else _reason(name, error, message=False)
             if isinstance(error, (MemoryError, OSError, ImportError)) or "OutOfMemory" in type(error).__name__:
@@ -318,6 +326,13 @@ class FunctionTask:
             finally:
                 faulthandler.cancel_dump_traceback_later()
         path.unlink()
+
+
+def _again(kind: type[FunctionTask], given: Sealed) -> FunctionTask:
+    """A task in the process that it was sent to."""
+    task = object.__new__(kind)
+    vars(task).update(opened(given))
+    return task
 
 
 @dataclasses.dataclass(frozen=True)

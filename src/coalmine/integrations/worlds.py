@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import numpy as np
 from coalmine import _validate
 from coalmine.errors import InvalidInputError
 from coalmine.integrations.content import library
+from coalmine.integrations.fitting import check_kept, check_place, shown, values_of
+from coalmine.integrations.frames import with_canary
 from coalmine.records import Relation
 
 
@@ -60,7 +63,10 @@ def neighbours(
 
     The data set may be an array, a tensor or a JAX array (rows first), a tuple or mapping of these with as many rows
     each, a list of rows, a torch data set with a length, a Hugging Face ``Dataset``, or a frame of pandas or Polars.
-    The canary is one row of it in the same form: an item of the data set, or a mapping from the columns to values.
+    The canary is one row of it in the same form: an item of the data set, or a mapping from the columns to values (for
+    a frame also a frame of one row or a Series, which brings the canary's label where the index has any).
+    The items of a torch data set are given by one of ours in both worlds, which passes on other attributes of yours
+    (``.classes``) unless these would miss the canary (``.data``): then build both worlds yourself.
 
     >>> worlds = neighbours((np.zeros((3, 2)), np.zeros(3)), ([5.0, 0.0], 1.0))
     >>> worlds.world1[0].shape, worlds.world1[1].tolist()
@@ -73,14 +79,18 @@ def neighbours(
         inner = neighbours(dataset.tensors, canary, relation=relation, copies=k, row=row)
         world1: Any = torch.utils.data.TensorDataset(*inner.world1)
         return dataclasses.replace(inner, world0=dataset, world1=world1)
-    if library("torch.utils.data", dataset, "Dataset") or library("datasets", dataset, "Dataset"):
-        changed = _in_a_data_set(dataset, canary, relation=relation, copies=k, row=row)
+    if library("torch.utils.data", dataset, "Dataset"):
+        world0, world1 = _in_torch_items(dataset, canary, relation=relation, copies=k, row=row)
+        return Worlds(world0=world0, world1=world1, canary=canary, relation=relation, copies=k)
+    if library("datasets", dataset, "Dataset"):
+        changed = _in_a_hugging_face_set(dataset, canary, relation=relation, copies=k, row=row)
         return Worlds(world0=dataset, world1=changed, canary=canary, relation=relation, copies=k)
     if library("pandas", dataset, "DataFrame") or library("polars", dataset, "DataFrame"):
-        changed = _in_a_frame(dataset, canary, relation=relation, copies=k, row=row)
+        changed = with_canary(dataset, canary, relation=relation, copies=k, row=row)
         return Worlds(world0=dataset, world1=changed, canary=canary, relation=relation, copies=k)
     if isinstance(dataset, Mapping):
-        values = _row_of(dataset, canary)
+        more = " (a mapping is read as columns; units such as users go into a list, list(data.items()))"
+        values = values_of(dataset, canary, more=more)
         inner = neighbours(tuple(dataset.values()), tuple(values), relation=relation, copies=k, row=row)
         world1 = dict(zip(dataset, inner.world1, strict=True))
         return Worlds(world0=dataset, world1=world1, canary=canary, relation=relation, copies=k)
@@ -99,86 +109,42 @@ def neighbours(
     return Worlds(world0=dataset, world1=world1, canary=canary, relation=relation, copies=k)
 
 
-def _check_row(rows: int, *, relation: Relation, copies: int, row: int) -> None:
-    """A replaced row is one that is there, once."""
-    if relation is Relation.REPLACE:
-        if copies != 1:
-            raise _validate.reject("copies", copies, "1 with relation 'replace'")
-        if not -rows <= _validate.integer("row", row, at_least=-rows) < rows:
-            raise _validate.reject("row", row, f"the number of a row, at most {rows - 1}")
-
-
-def _row_of(columns: Iterable[Any], canary: Any) -> list[Any]:
-    """The canary's value for each column."""
-    names = list(columns)
-    if not isinstance(canary, Mapping) or set(canary) != set(names):
-        raise InvalidInputError(f"canary = {canary!r} does not fit the data set: expected a value for each of {names}")
-    return [canary[name] for name in names]
-
-
-def _in_a_data_set(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
-    """World 1 of a torch or Hugging Face data set: the same items with one more, or with one in another's place."""
+def _in_torch_items(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> tuple[Any, Any]:
+    """Both worlds of a torch data set: the same items, then with one more, or with one in another's place."""
     if not hasattr(data, "__len__"):
         raise _validate.reject("dataset", data, "a data set with a length")
     rows = len(data)
-    _check_row(rows, relation=relation, copies=copies, row=row)
-    replaced = relation is Relation.REPLACE
-    if library("datasets", data, "Dataset"):
-        _row_of(data.column_names, canary)
-        some = data.select([index for index in range(rows) if not (replaced and index == row % rows)])
-        new = type(data).from_list([dict(canary)] * copies, features=data.features)
-        return sys.modules["datasets"].concatenate_datasets([some, new])
-    tools = sys.modules["torch.utils.data"]
-    if replaced:
-        order = [rows if index == row % rows else index for index in range(rows)]
-        return tools.Subset(tools.ConcatDataset([data, _Items([canary])]), order)
-    return tools.ConcatDataset([data, _Items([canary] * copies)])
+    check_place(rows, relation=relation, copies=copies, row=row)
+    # It needs torch, which this room works without: here it is loaded, because the data set is one of its own.
+    kind = importlib.import_module("coalmine.integrations.data_sets").Rows
+    order = list(range(rows))
+    changed = [*order, *[rows] * copies]
+    if relation is Relation.REPLACE:
+        changed = [rows if index == row % rows else index for index in order]
+    return kind(data, canary, order), kind(data, canary, changed)
 
 
-class _Items(list[Any]):
-    """Rows that are not in a data set yet."""
-
-
-def _in_a_frame(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
-    """World 1 of a data frame."""
+def _in_a_hugging_face_set(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
+    """World 1 of a Hugging Face data set."""
     rows = len(data)
-    _check_row(rows, relation=relation, copies=copies, row=row)
-    values = dict(zip(data.columns, _row_of(data.columns, canary), strict=True))
-    place = row % rows if relation is Relation.REPLACE else rows
-    if library("polars", data, "DataFrame"):
-        new = type(data)([values] * copies, schema=data.schema)
-        return type(data).vstack(data[:place], new).vstack(data[place + 1 :])
-    new = type(data)([values] * copies).astype(data.dtypes.to_dict())
-    for name, value in values.items():
-        _check_kept(new[name].to_numpy()[0], value, data.dtypes[name])
-    pandas = sys.modules["pandas"]
-    parts = [data.iloc[:place], new, data.iloc[place + 1 :]]
-    return pandas.concat([one for one in parts if len(one)], ignore_index=True)
-
-
-def _check_kept(kept: Any, canary: Any, kind: Any) -> None:
-    """Refuse a canary that its data set cannot hold: 0.9 among whole numbers would become 0, another row."""
-    given = canary.detach().cpu().double().numpy() if hasattr(canary, "detach") else np.asarray(canary)
-    stored = np.asarray(kept)
-    if given.dtype.kind in "biuf" and stored.dtype.kind in "biuf":
-        close = np.allclose(stored.ravel().astype(float), given.ravel().astype(float), rtol=1e-2, equal_nan=True)
-    else:
-        close = bool(np.all(stored.ravel() == given.ravel()))
-    if not close:
-        raise InvalidInputError(
-            f"canary = {canary!r} becomes {stored.tolist()!r} among rows of {kind}: expected a row that the data set "
-            "can hold, or a data set of another type (data.astype(float))"
-        )
+    check_place(rows, relation=relation, copies=copies, row=row)
+    values_of(data.column_names, canary)
+    replaced = relation is Relation.REPLACE
+    some = data.select([index for index in range(rows) if not (replaced and index == row % rows)])
+    new = type(data).from_list([dict(canary)] * copies, features=data.features)
+    return sys.modules["datasets"].concatenate_datasets([some, new])
 
 
 def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: int) -> Any:
     """World 1 of one array, tensor or list."""
-    if not hasattr(data, "__len__"):
-        raise _validate.reject(
-            "dataset", data, "an array, a tensor, a list, a data set, a data frame, or these by parts"
-        )
-    rows = len(data)
-    _check_row(rows, relation=relation, copies=copies, row=row)
+    try:
+        rows = len(data)
+    except TypeError:  # a number, an iterator, a sparse matrix
+        raise InvalidInputError(
+            f"dataset = {shown(data)} is not allowed: expected an array, a tensor, a list, a data set, a data frame, "
+            "or these by parts; build data sets of another type yourself, coalmine.Worlds(world0=..., world1=...)"
+        ) from None
+    check_place(rows, relation=relation, copies=copies, row=row)
     torch = sys.modules.get("torch")
     try:
         if isinstance(data, list):
@@ -187,21 +153,21 @@ def _changed(data: Any, canary: Any, *, relation: Relation, copies: int, row: in
             return [canary if index == row % rows else one for index, one in enumerate(data)]
         if torch is not None and isinstance(data, torch.Tensor):
             one = torch.as_tensor(canary, dtype=data.dtype, device=data.device).reshape(data.shape[1:])
-            _check_kept(one.cpu().double().numpy(), canary, data.dtype)
+            check_kept(one.cpu().double().numpy(), canary, data.dtype)
             if relation is Relation.ADD_REMOVE:
                 return torch.cat([data, one.expand(copies, *data.shape[1:])])
             changed: Any = data.clone()
         elif library("jax", data, "Array"):
             jnp = sys.modules["jax.numpy"]
             one = jnp.asarray(canary, dtype=data.dtype).reshape(data.shape[1:])
-            _check_kept(np.asarray(one), canary, data.dtype)
+            check_kept(np.asarray(one), canary, data.dtype)
             if relation is Relation.REPLACE:
                 return data.at[row].set(one)
             return jnp.concatenate([data, jnp.broadcast_to(one, (copies, *data.shape[1:]))])
         else:
             with np.errstate(over="ignore"):
                 one = np.asarray(canary, dtype=data.dtype).reshape(data.shape[1:])
-            _check_kept(one, canary, data.dtype)
+            check_kept(one, canary, data.dtype)
             if relation is Relation.ADD_REMOVE:
                 return np.concatenate([data, np.broadcast_to(one, (copies, *data.shape[1:]))])
             changed = data.copy()

@@ -40,7 +40,7 @@ class Crafter:
         self._template = rows.take(batch, [0])
         self._base = [rows.numbers(rows.take(batch, [position])) for position in range(rows.size(batch))]
         whole = rows.numbers(batch)
-        self._kinds = [_kind(one) for one in whole]
+        self._kinds = [kind_of(one) for one in whole]
         self._highest = [
             int(one.max()) if kind in ("label", "tokens") and one.size else 0
             for one, kind in zip(whole, self._kinds, strict=True)
@@ -175,7 +175,7 @@ class Crafter:
         ]
 
 
-def _kind(whole: np.ndarray[Any, Any]) -> str:
+def kind_of(whole: np.ndarray[Any, Any]) -> str:
     """What a leaf of a batch holds, by its type and its size for one row."""
     one = int(np.prod(whole.shape[1:], dtype=int))
     if whole.dtype.kind == "f":

@@ -15,7 +15,15 @@ from typing import Any
 
 import torch
 
-from coalmine.probing.own_code import data_of, hung_on, is_library, is_library_module, is_ours, own_classes
+from coalmine.probing.own_code import (
+    data_of,
+    hung_on,
+    hung_on_tensor,
+    is_library,
+    is_library_module,
+    is_ours,
+    own_classes,
+)
 from coalmine.probing.release import Release, own
 from coalmine.probing.snapshot import defaults, names_in
 
@@ -147,13 +155,21 @@ class _Walk:
                 self.classes(type(part))
                 for attribute, one in hung_on(part).items():
                     self.collect(one, f"{name}.{inner}.{attribute}" if inner else f"{name}.{attribute}")
+            for inner, tensor in (*value.named_parameters(), *value.named_buffers()):
+                self._on_tensor(tensor, f"{name}.{inner}", value)
         elif isinstance(value, torch.optim.Optimizer):
+            for group, given in enumerate(value.param_groups):
+                for position, tensor in enumerate(given["params"]):
+                    self._on_tensor(tensor, f"{name}: parameter {position} of group {group}", value)
             for attribute, one in hung_on(value).items():
                 self.collect(one, f"{name}.{attribute}")
             held_for: Mapping[Any, Any] = value.state
             for key, one in list(held_for.items()):
                 if not isinstance(key, torch.Tensor):
                     self.collect(one, f"{name}.state[{key!r}]")
+        elif isinstance(value, torch.Tensor):
+            self._beside.discard(id(value))
+            self._on_tensor(value, name)
         elif isinstance(value, (Mapping, list, tuple)):
             for key, one in list(value.items() if isinstance(value, Mapping) else enumerate(value)):
                 self.beside(one, f"{name}[{key!r}]")
@@ -161,3 +177,10 @@ class _Walk:
             self.classes(type(value))
             for attribute, one in list(vars(value).items()):
                 self.beside(one, f"{name}.{attribute}")
+
+    def _on_tensor(self, tensor: torch.Tensor, name: str, owner: Any = None) -> None:
+        """What the user hangs on a tensor: on a parameter, a buffer, or a tensor that is the state."""
+        if id(tensor) not in self._beside:
+            self._beside.add(id(tensor))
+            for attribute, one in hung_on_tensor(tensor, owner).items():
+                self.collect(one, f"{name}.{attribute}")

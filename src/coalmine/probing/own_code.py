@@ -19,6 +19,8 @@ import torch
 
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_MODULES_AT_MOST = 200
+"""Of a package that are looked at as a whole; of a larger one only those of the classes and hooks themselves."""
 
 
 def is_library(value: types.FunctionType | type) -> bool:
@@ -69,6 +71,28 @@ def hung_on(value: torch.nn.Module | torch.optim.Optimizer) -> dict[str, Any]:
     theirs |= _names(_hooking(value))
     mine = {name for one in users for part in vars(one).values() for name in _stored(part)}
     return {name: one for name, one in vars(value).items() if name in mine or name not in theirs}
+
+
+def hung_on_tensor(tensor: torch.Tensor, owner: Any = None) -> dict[str, Any]:
+    """What the user's code has set as attributes of a tensor, of a parameter or a buffer say.
+
+    Args:
+        tensor: which may have a gradient; that is no attribute.
+        owner: the module or the optimizer that holds it. What its library, or one that has hooked onto it, stores
+            (gradients of single rows, for instance) is that library's own affair.
+    """
+    attributes = vars(tensor)
+    if not attributes or owner is None:
+        return dict(attributes)
+    parts = list(owner.modules()) if isinstance(owner, torch.nn.Module) else [owner]
+    modules = {one.__module__ for part in parts for one in type(part).__mro__ if is_library(one)}
+    modules |= {name for part in parts for name in _hooking(part)}
+    packages = {name.partition(".")[0] for name in modules} - {"torch", "builtins"}
+    for package in packages:
+        inside = [name for name in list(sys.modules) if name == package or name.startswith(f"{package}.")]
+        modules |= set(inside if len(inside) <= _MODULES_AT_MOST else ())
+    theirs = _names(modules)
+    return {name: one for name, one in attributes.items() if name not in theirs}
 
 
 def _hooking(value: Any) -> Iterator[str]:

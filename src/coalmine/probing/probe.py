@@ -25,10 +25,13 @@ from coalmine.probing import (
     later_steps,
     noise,
     other_draws,
+    other_values,
+    overwritten,
     sensitivity,
     uniform_sums,
     units,
     unreached,
+    unread,
     whole_batch,
 )
 from coalmine.probing.bench import Bench, on_bench
@@ -181,9 +184,12 @@ def _measure(bench: Bench, *, level: float, replays: int, tries: int, seed: int)
     refuted = bool(moving.findings or noised.findings)  # then neither other draws nor later rows say anything new
     found = [
         moving,
+        None if moving.findings else other_values.measure(bench, reading, influence, samples, level=level),
         adding,
         noised,
         covering,
+        unread.measure(bench.release),
+        overwritten.measure(bench, reading, influence),
         freshness.measure(bench, reading, influence, shifter, level=level, known=(*covering.findings, *shared)),
         generator_states.measure(bench, reading),
         later_steps.measure(bench, reading, influence, samples, level=level),

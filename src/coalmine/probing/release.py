@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from coalmine.probing import text
+from coalmine.probing import contents, text
 from coalmine.probing.own_code import is_dead, is_library
+from coalmine.probing.plain_tensors import plain
 from coalmine.probing.snapshot import GENERATORS, Snapshot
 
 _PARTS = (Mapping, list, tuple, bytes, bytearray, np.random.BitGenerator, *GENERATORS)
@@ -64,6 +65,10 @@ class Release:
         self._roots = state if state is not None else _found(snapshot)
         self._copies: Mapping[int, torch.Tensor] = {}
         self._parts: dict[str, Any] | None = None
+        self._returned = self._aside = False
+        self._alive: list[Any] = []  # what was made to read from, so that no id is used twice
+        self.unread: dict[str, str] = {}
+        """What the step returned and nobody could read: the type of each, by name."""
         self.names = _parameter_names(self._roots)
 
     @property
@@ -79,9 +84,14 @@ class Release:
     def read(self, returned: Any, more: Mapping[str, Any] | None = None) -> dict[str, torch.Tensor]:
         """Everything released now, by name, copied."""
         found: dict[str, torch.Tensor] = {}
+        self._alive.clear()
         self._flatten(self._roots, "", found, set())
         if returned is not None:
-            self._flatten(returned, "returned", found, set())
+            self._returned = True
+            try:
+                self._flatten(returned, "returned", found, set())
+            finally:
+                self._returned = False
         for name, value in (more or {}).items():
             self._flatten(value, name, found, set())
         return {name: one for name, one in found.items() if not self.is_kept(name)}
@@ -94,9 +104,12 @@ class Release:
         finally:
             self._copies = {}
 
-    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
-        found = self._copies.get(id(tensor))
-        return tensor.detach().clone() if found is None else found
+    def _tensor(self, tensor: torch.Tensor, name: str, found: dict[str, torch.Tensor]) -> None:
+        """A copy of a tensor in ordinary numbers, whatever kind it is of; nothing of one that nobody outside sees."""
+        copy = self._copies.get(id(tensor))
+        parts = [] if self.is_kept(name) else plain(tensor.detach().clone() if copy is None else copy, name)
+        for position, one in enumerate(parts):
+            found[name if len(parts) == 1 else f"{name}[{position}]"] = one
 
     def numbers(self, value: Any, name: str) -> dict[str, torch.Tensor]:
         """Every number under a value, by name, unless nobody outside sees it."""
@@ -109,12 +122,12 @@ class Release:
 
         A generator that an object keeps for its own use is left out: its owner is released, not that.
         """
-        self._parts = {}
+        self._parts, self._returned = {}, value is not self._roots
         try:
             self._flatten(value, "" if value is self._roots else name, {}, set())
             return {one or name: part for one, part in self._parts.items()}
         finally:
-            self._parts = None
+            self._parts, self._returned = None, False
 
     def is_kept(self, name: str) -> bool:
         """Whether it was said that nobody outside sees this."""
@@ -162,11 +175,16 @@ class Release:
             self._parts.setdefault(prefix, value)
         if isinstance(value, torch.Tensor):
             seen.add(id(value))
-            value = self._copied(value)
-            found[prefix or "tensor"] = torch.view_as_real(value.resolve_conj()) if value.is_complex() else value
+            whole: dict[str, torch.Tensor] = {}
+            self._tensor(value, prefix or "tensor", whole)
+            for name, one in whole.items():
+                found[name] = torch.view_as_real(one.resolve_conj()) if one.is_complex() else one
         elif isinstance(value, (np.ndarray, np.generic)):
             seen.add(id(value))
-            if value.dtype.kind in "fiub":
+            held = contents.data(value)
+            if held is not None:
+                self._members(value, held, prefix, found, seen)
+            elif value.dtype.kind in "fiub":
                 found[prefix or "array"] = torch.from_numpy(np.array(value))
             elif value.dtype.kind == "c":
                 found[prefix or "array"] = torch.view_as_real(torch.from_numpy(np.array(value, dtype=np.complex128)))
@@ -178,14 +196,16 @@ class Release:
             found[prefix or "number"] = torch.tensor([value.real, value.imag], dtype=torch.float64)
         elif text.is_plain(value):
             found[f"{prefix or type(value).__name__}{text.MARK}"] = text.numbers_of(value)
-        elif isinstance(value, type) or id(value) in seen:
+        elif (isinstance(value, type) and not self._returned) or id(value) in seen:
             return
+        elif (held := contents.data(value)) is not None:
+            self._members(value, held, prefix, found, seen)
         else:
             seen.add(id(value))
             dot = f"{prefix}." if prefix else ""
             if isinstance(value, torch.nn.Module):
                 for name, one in (*value.named_parameters(), *value.named_buffers()):
-                    found[f"{dot}{_plain(name)}"] = self._copied(one)
+                    self._tensor(one, f"{dot}{_plain(name)}", found)
             elif isinstance(value, torch.optim.Optimizer):
                 self._optimizer(value, dot, found)
             elif isinstance(value, Mapping):
@@ -202,8 +222,42 @@ class Release:
             elif callable(getattr(value, "state_dict", None)):
                 self._flatten(value.state_dict(), prefix or type(value).__name__, found, seen)
             elif own(value) or isinstance(value, (types.SimpleNamespace, argparse.Namespace)):
-                for name, one in vars(value).items():
-                    self._attribute(one, f"{dot}{name}", found, seen)
+                held = contents.returned(value) if self._returned else contents.slots(value) | vars(value)
+                self._members(value, held, prefix, found, seen)
+            elif self._returned:
+                if not isinstance(value, _PARTS):
+                    self._members(value, contents.returned(value), prefix, found, seen)
+            elif not is_library(type(value)):
+                self._members(value, contents.slots(value), prefix, found, seen)
+
+    def _members(
+        self,
+        value: Any,
+        held: Mapping[str, Any] | None,
+        prefix: str,
+        found: dict[str, torch.Tensor],
+        seen: set[int],
+    ) -> None:
+        """What a value of some other type holds, or that it could not be read.
+
+        What else a library keeps behind the attributes of its own objects is its own affair.
+        """
+        if held is None:
+            if not self.is_kept(prefix) and not self._aside:
+                self.unread[prefix] = type(value).__name__
+            return
+        seen.add(id(value))
+        inner = contents.is_librarys(value)
+        if inner and self._aside:
+            return
+        self._alive.append(held)
+        before, dot = self._aside, f"{prefix}." if prefix else ""
+        self._aside = before or inner
+        try:
+            for name, one in held.items():
+                self._attribute(one, prefix if name == contents.WHOLE else f"{dot}{name}", found, seen)
+        finally:
+            self._aside = before
 
     def _attribute(self, value: Any, name: str, found: dict[str, torch.Tensor], seen: set[int]) -> None:
         """What an object of the user holds; a generator there is its tool, and holds no number that is released."""
@@ -220,7 +274,7 @@ class Release:
                 name = self.names.get(id(parameter), f"parameter {position} of group {number}")
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, torch.Tensor):
-                        found[f"{dot}{key} of {name}"] = self._copied(value)
+                        self._tensor(value, f"{dot}{key} of {name}", found)
                     elif isinstance(value, (int, float)) and not isinstance(value, bool):
                         found[f"{dot}{key} of {name}"] = torch.tensor(float(value), dtype=torch.float64)
 

@@ -33,6 +33,21 @@ def leaves(tree: Any) -> list[Any]:
     return found
 
 
+def names(tree: Any, name: str = "batch") -> list[str]:
+    """What the user writes for each of the leaves, in their order.
+
+    >>> names({"x": np.zeros((4, 2)), "more": (np.zeros(4), np.zeros(4))})
+    ["batch['x']", "batch['more'][0]", "batch['more'][1]"]
+    """
+    if isinstance(tree, np.ndarray) or _is_tensor(tree):
+        return [name] if tree.ndim else []
+    if isinstance(tree, Mapping):
+        return [one for key, value in tree.items() for one in names(value, f"{name}[{key!r}]")]
+    if isinstance(tree, (tuple, list)):
+        return [one for number, value in enumerate(tree) for one in names(value, f"{name}[{number}]")]
+    return []
+
+
 def _map(tree: Any, change: Callable[[Any], Any]) -> Any:
     """The same structure with every row tensor changed; everything else stays."""
     if isinstance(tree, np.ndarray) or _is_tensor(tree):

@@ -17,14 +17,13 @@ from coalmine.probing import laws
 from coalmine.probing.batches import Draws, RowsOf, count_rows, read_draws, stated_rate
 from coalmine.probing.findings import Measurement, ProbeReport
 from coalmine.probing.sampler_checks import (
-    Check,
-    Counted,
     fixed_checks,
     poisson_checks,
     rank_checks,
     repeated_in_batch,
     shuffle_checks,
 )
+from coalmine.probing.sampler_counts import Check, Counted
 from coalmine.probing.sampler_faults import name_faults
 
 PROMISES = ("poisson", "shuffle", "fixed")

@@ -9,9 +9,11 @@ import numpy as np
 
 from coalmine.probing import laws
 from coalmine.probing.findings import Finding
-from coalmine.probing.sampler_checks import Check, Counted, poisson_checks
+from coalmine.probing.sampler_checks import poisson_checks
+from coalmine.probing.sampler_counts import Check, Counted
+from coalmine.probing.sampler_given import order_is_kept, steps_are_tied
 
-_SIZES = ("batch sizes", "most common batch size", "empty batches")
+_SIZES = ("batch sizes", "most common batch size", "largest batch", "smallest batch", "empty batches")
 _STEPS = ("repeats within an epoch", "steps in a row", "the same step of two epochs")
 _TOGETHER = ("equal batches", "neighboring rows", "pairs of rows")
 _RATES = ("inclusion rates", "rows of their own rate")
@@ -36,7 +38,7 @@ _POISSON = {
         "The sampler shuffles: {batches}, and {seen}, where Poisson sampling at rate {rate:.4g} gives {expected}. The "
         "privacy of shuffled batches is worse than what is accounted.",
         "the loader: shuffle=True or RandomSampler. Draw by Poisson, or account without amplification.",
-        (*_STEPS, *_SIZES, "inclusion rates"),
+        (*_STEPS, *_SIZES, *_TOGETHER, "inclusion rates"),
     ),
     "order": _Fault(
         "batches in a fixed order accounted as Poisson",
@@ -90,6 +92,26 @@ _POISSON = {
         "{expected}.",
         "the batch sampler: draw by Poisson, or use an accountant for batches of a fixed size.",
         _SIZES,
+    ),
+    "steps": _Fault(
+        "steps depend on each other",
+        "{Seen}, where Poisson sampling gives {expected}, and more than rows of different rates would.",
+        "the sampler: what it remembers from step to step.",
+        ("steps in a row", *_STEPS, *_SIZES, *_RATES, *_TOGETHER),
+    ),
+    "cut": _Fault(
+        "batches are cut",
+        "Batches are cut at {size} rows: {seen}, where the largest of batches drawn by Poisson has {expected}. "
+        "Rows are left out of larger ones, so they are no longer drawn one by one.",
+        "the sampler, or what takes its batches: a largest batch size (memory, padding). Split a batch that is too "
+        "large into parts of one step.",
+        ("largest batch", *_SIZES),
+    ),
+    "filled": _Fault(
+        "batches are filled up",
+        "Batches are filled up to {size} rows: {seen}, where the smallest of batches drawn by Poisson has {expected}.",
+        "the sampler, or what takes its batches: small batches drawn again, dropped, or filled with other rows.",
+        ("smallest batch", *_SIZES),
     ),
     "rate": _Fault(
         "wrong sample rate",
@@ -182,16 +204,24 @@ def _kind(counted: Counted, failed: dict[str, Check], rate: float, share: float)
     if "sample rate" in failed:
         return "rate"
     if repeats is not None and repeats.number == 0 and not replaced:
-        return "order" if more & {"the same step of two epochs", *_TOGETHER} else "shuffle"
+        met = more & {"the same step of two epochs", *_TOGETHER}
+        return "order" if met and order_is_kept(counted) else "shuffle"
     if more & {"neighboring rows", "pairs of rows"} and not failed.keys() & set(_RATES):
         return "blocks"
     if "equal batches" in failed:
         return "repeat"
+    if "steps in a row" in more and "equal batches" not in failed and steps_are_tied(counted):
+        return "steps"
     if more & set(_RATES) or "rows of their own rate" in failed:
         return "rows" if _few_rows(counted, rate, share) else "weights"
     if replaced:
         return "replacement"
-    return "size" if failed.keys() & set(_SIZES) and _one_size(counted) else ""
+    if failed.keys() & set(_SIZES) and _one_size(counted):
+        return "size"
+    largest, smallest = failed.get("largest batch"), failed.get("smallest batch")
+    if largest is not None and largest.number < largest.expected:
+        return "cut"
+    return "filled" if smallest is not None and smallest.number > smallest.expected else ""
 
 
 def _empties_missing(counted: Counted, failed: dict[str, Check], rate: float, share: float) -> bool:
@@ -235,6 +265,7 @@ def _finding(fault: _Fault, check: Check, counted: Counted, rate: float, share: 
             batches=f"batches of {sizes[-1]} rows" if sizes.size <= 2 else f"batches of {sizes[0]} to {sizes[-1]} rows",
             high=high,
             low=low,
+            size=int(check.number),
         ),
         look_at=fault.look_at,
         number=(high / low if low > 0.0 else math.inf) if weights else check.number,

@@ -8,6 +8,7 @@ ones that nobody else holds (:class:`Lone`).
 
 from __future__ import annotations
 
+import array
 import collections
 import enum
 import functools
@@ -25,6 +26,7 @@ import torch
 from coalmine.errors import InvalidInputError, UnsupportedError
 from coalmine.probing import text
 from coalmine.probing.own_code import data_of, is_dead, is_library, is_library_module, own_classes
+from coalmine.probing.plain_tensors import kind_of
 
 _ATOMS = (
     type(None),
@@ -146,6 +148,11 @@ class Snapshot:
             self._tensor(value, path)
         elif isinstance(value, np.ndarray):
             self._array(value)
+        elif isinstance(value, (array.array, bytearray)):
+            self._restorers.append(functools.partial(_put_buffer, value, value[:]))
+        elif isinstance(value, (io.BytesIO, io.StringIO)):
+            if not value.closed:
+                self._restorers.append(functools.partial(_put_stream, value, value.getvalue(), value.tell()))
         elif isinstance(value, dict):
             self._dict(value, path)
         elif isinstance(value, (list, collections.deque)):
@@ -284,7 +291,7 @@ class Snapshot:
         alias = value.data
         copy = _each_once(alias).clone()
         self._restorers.append(functools.partial(_put_tensor, value, alias, copy))
-        if copy.shape == value.shape:
+        if kind_of(value) or copy.shape == value.shape:
             self.copies[id(value)] = copy
         if value.is_leaf:
             grad = value.grad
@@ -362,7 +369,7 @@ def held_once(holder: dict[Any, Any], key: Any) -> bool:
     if type(holder[key]) is not torch.Tensor or sys.getrefcount(holder[key]) != _ONE_HOLDER:
         return False
     tensor: Any = holder[key]
-    plain = tensor.layout is torch.strided and tensor.is_contiguous() and _plain_like(tensor, tensor)
+    plain = not kind_of(tensor) and tensor.is_contiguous() and _plain_like(tensor, tensor)
     if not plain or tensor.nbytes < _LARGE:
         return False
     storage = tensor.untyped_storage()
@@ -399,6 +406,20 @@ def _put_sequence(target: Any, saved: list[Any]) -> None:
         target.extend(saved)
 
 
+def _put_buffer(target: Any, saved: Any) -> None:
+    if target != saved:
+        target[:] = saved
+
+
+def _put_stream(target: Any, saved: Any, place: int) -> None:
+    if not target.closed and target.getvalue() != saved:
+        target.seek(0)
+        target.truncate()
+        target.write(saved)
+    if not target.closed:
+        target.seek(place)
+
+
 def _put_set(target: set[Any], saved: set[Any]) -> None:
     if target != saved:
         target.clear()
@@ -425,7 +446,7 @@ def _put_cell(cell: types.CellType, value: Any) -> None:
 
 def _each_once(tensor: torch.Tensor) -> torch.Tensor:
     """A view of an expanded tensor that holds each of its numbers once: only such a one can be written."""
-    for axis, step in enumerate(tensor.stride() if tensor.layout is torch.strided else ()):
+    for axis, step in enumerate(() if kind_of(tensor) else tensor.stride()):
         if step == 0:
             tensor = tensor.narrow(axis, 0, min(1, tensor.shape[axis]))
     return tensor
@@ -434,7 +455,13 @@ def _each_once(tensor: torch.Tensor) -> torch.Tensor:
 def _put_tensor(target: torch.Tensor, alias: torch.Tensor, copy: torch.Tensor) -> None:
     """``.data`` is written, so that graphs of the user that hold this tensor stay valid."""
     _each_once(alias).copy_(copy)
-    if target.data_ptr() != alias.data_ptr() or target.shape != alias.shape or target.stride() != alias.stride():
+    # What is not one block of memory cannot be told from another by where it begins.
+    if (
+        kind_of(alias)
+        or target.data_ptr() != alias.data_ptr()
+        or target.shape != alias.shape
+        or target.stride() != alias.stride()
+    ):
         target.data = alias
 
 

@@ -22,6 +22,7 @@ from coalmine.integrations.jax import (
     later_steps,
     order,
     other_keys,
+    other_values,
     places,
     released,
     resolution,
@@ -142,8 +143,10 @@ class _Probe:
         # Numbers that share their noise are too few for a test of chance.
         shared = any(one.fault == faults.SHARED_NOISE.name for one in noised.findings)
         chance = 0.0 if shared else self.level * SHARES["steps"]
+        moving = influence.measure(reading, samples, adding.findings, level=self.level)
         found = [
-            influence.measure(reading, samples, adding.findings, level=self.level),
+            moving,
+            None if moving.findings else other_values.measure(reading, samples, level=self.level),
             adding,
             noised,
             resolution.measure(reading),

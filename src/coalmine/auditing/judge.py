@@ -332,7 +332,7 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
             f"{_WORDS[least_share(claim)]} of the noise they would still be within that, so this attack would not have "
             f"refuted it; use a stronger score or canary{_or_a_control(one)}"
         )
-    elif not caught and not doubts and _separation(scores) <= _PART * allowed < math.inf:
+    elif not caught and not doubts and _seems_weak(one, _separation(scores), allowed, worlds):
         chance = _would_refute(_separation(scores), one, claim=claim, copies=copies, level=level)
         if chance < ENOUGH:
             doubts.append(
@@ -396,6 +396,15 @@ def _or_a_control(one: Evidence) -> str:
 def _weak(separation: float, allowed: float, worlds: tuple[int, int], *, part: float) -> bool:
     """Whether an attack is much weaker than the best that the claim allows, and not by the chance of these trials."""
     return math.isfinite(allowed) and separation + _SURELY * _error(separation, worlds) <= part * allowed
+
+
+def _seems_weak(one: Evidence, separation: float, allowed: float, worlds: tuple[int, int]) -> bool:
+    """Whether an attack is asked what it would have refuted: one that needs a control and has none only if surely weak,
+    because the control is what it must be told of first.
+    """
+    if one.control is None and not one.attack.powers:
+        return _weak(separation, allowed, worlds, part=_PART)
+    return separation <= _PART * allowed < math.inf
 
 
 def _error(separation: float, worlds: tuple[int, int]) -> float:

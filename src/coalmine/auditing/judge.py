@@ -13,9 +13,10 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import integrate, special, stats
+from scipy import special, stats
 
 from coalmine import bounds
+from coalmine.auditing import distance
 from coalmine.auditing.facts import AttackFacts
 from coalmine.auditing.promises import epsilon_of
 from coalmine.auditing.proof import coins_of, failures_of, scores_of
@@ -28,7 +29,7 @@ from coalmine.one_run.judge import judge as judge_guesses
 from coalmine.records import Claim, EpsilonClaim, MechanismClaim, Outcome, Power, Relation, Scores, Verdict
 from coalmine.roles import View
 from coalmine.store import Trials
-from coalmine.theory.curves import GaussianCurve, gaussian_mu
+from coalmine.theory.curves import GaussianCurve
 
 ENOUGH = 0.8
 """A training that leaks clearly more must have been refuted with this probability before a claim is consistent."""
@@ -46,11 +47,6 @@ _NO_CONTROL = (
     "twin of the training, say with half of its noise, which the same attack must refute (control=, --control-train)"
 )
 """A training of a user's own: nobody but the control knows what the scores would be with less noise."""
-_SURELY = 1.645
-"""Standard errors that are allowed for the chance of the trials."""
-_SAME = 1 / 3, 1 / 2
-"""An attack that sees less than this part of what its control leads to expect is not the one that caught it: the first
-where so many trials tell that part from nothing at all, the second, halfway between the two, where they do not."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -196,7 +192,7 @@ def _weigh(one: Evidence, *, claim: Claim, level: float) -> Judgement:
         test=name,
         share=share,
         power=power,
-        separation=_separation(scores),
+        separation=distance.separation(scores),
         failed=failed,
         doubts=tuple(_doubts(one, scores, claim=claim, copies=copies, level=each, caught=control is True)),
         control=control,
@@ -216,14 +212,9 @@ def _tested(one: Evidence, *, claim: Claim, level: float) -> tuple[dict[str, bou
     }, each
 
 
-def _ordered(claim: Claim) -> bool:
-    """Whether a claim has a curve for each order of the worlds: world 1 is world 0 with rows added."""
-    return isinstance(claim, MechanismClaim) and claim.relation is Relation.ADD_REMOVE
-
-
 def _in_order(one: Evidence, claim: Claim) -> bool:
     """Whether the worlds are known to be in this order."""
-    return one.attack.added and _ordered(claim)
+    return one.attack.added and distance.ordered(claim)
 
 
 def _weigh_guesses(one: Evidence, design: Design) -> Judgement:
@@ -283,7 +274,7 @@ def _could_refute(
     for share in SHARES:
         power = bounds.power(
             claim,
-            alternative=bounds.less_noise(claim, share=share, added=_ordered(claim)),
+            alternative=bounds.less_noise(claim, share=share, added=distance.ordered(claim)),
             negatives=int(worlds[0]),
             positives=int(worlds[1]),
             confidence=1.0 - level,
@@ -293,12 +284,6 @@ def _could_refute(
         if power >= ENOUGH:
             return share, power
     return None, power
-
-
-def _separation(scores: Scores) -> float:
-    """d′ = √2·Φ⁻¹(AUC): how far apart the worlds' scores are, in units of their spread, if they were Gaussian."""
-    share = stats.mannwhitneyu(scores.world1, scores.world0).statistic / (scores.world0.size * scores.world1.size)
-    return float(math.sqrt(2.0) * special.ndtri(share))
 
 
 def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: float, caught: bool) -> list[str]:
@@ -314,7 +299,7 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
         )
         return doubts
     # A perfect attack on a training just as claimed would likely show a difference: so must this one.
-    allowed = _allowed(claim, copies)
+    seen, allowed = distance.separation(scores), distance.allowed(claim, copies)
     expected = allowed * math.sqrt(worlds[0] * worlds[1] / sum(worlds))
     least = float(special.ndtri(1.0 - _BLIND))
     blind = stats.mannwhitneyu(scores.world1, scores.world0, alternative="greater").pvalue > _BLIND
@@ -325,23 +310,23 @@ def _doubts(one: Evidence, scores: Scores, *, claim: Claim, copies: int, level: 
             f"stronger score or canary{_or_a_control(one)}"
             + (f"; or ask for about {enough:,} trials, with which {stands_out}" if expected <= 2.0 * least else "")
         )
-    elif not caught and not doubts and _separation(scores) < least_share(claim) * allowed:
+    elif not caught and not doubts and seen < least_share(claim) * allowed:
         # With a share s of the noise scores are about 1/s times as far apart: this attack's would still be allowed.
         doubts.append(
-            f"the scores are d′ = {_separation(scores):.2f} apart where the claim allows about {allowed:.2f}: with "
+            f"the scores are d′ = {seen:.2f} apart where the claim allows about {allowed:.2f}: with "
             f"{_WORDS[least_share(claim)]} of the noise they would still be within that, so this attack would not have "
             f"refuted it; use a stronger score or canary{_or_a_control(one)}"
         )
-    elif not caught and not doubts and _seems_weak(one, _separation(scores), allowed, worlds):
-        chance = _would_refute(_separation(scores), one, claim=claim, copies=copies, level=level)
+    elif not caught and not doubts and _seems_weak(one, seen, allowed, worlds):
+        chance = _would_refute(seen, one, claim=claim, copies=copies, level=level)
         if chance < ENOUGH:
             doubts.append(
-                f"the scores are d′ = {_separation(scores):.2f} apart where the claim allows about {allowed:.2f}: with "
+                f"the scores are d′ = {seen:.2f} apart where the claim allows about {allowed:.2f}: with "
                 f"{_WORDS[least_share(claim)]} of the noise this attack would have refuted it with probability "
                 f"{_percent(chance)} only; use a stronger score or canary, or ask for more trials{_or_a_control(one)}"
             )
     elif caught and one.control is not None and not doubts:
-        doubts += _other_than(one.control, _separation(scores), allowed, worlds)
+        doubts += _other_than(one.control, seen, allowed, worlds)
     if not doubts and one.control is None and not one.attack.powers:
         doubts.append(_NO_CONTROL)
     return doubts
@@ -353,15 +338,12 @@ def _other_than(control: Evidence, separation: float, allowed: float, worlds: tu
     With a share s of the noise scores are at most about 1/s times as far apart, and a training as claimed shows no more
     than the claim allows: min(allowed, s·d′ of the control) is expected, with s = 1/2 for a twin of unknown noise.
     """
-    seen = _separation(scores_of(control.trials))
+    seen = distance.separation(scores_of(control.trials))
     expected = min(allowed, (control.attack.control or HALF) * seen)
-    if not math.isfinite(expected):
+    if not math.isfinite(expected) or separation > distance.least(expected, worlds):
         return []
-    # Not whether it is surely less: of few trials of a training that never looks at its rows that is seldom sure.
-    least = min(max(_SAME[0] * expected, _SURELY * _error(0.0, worlds)), _SAME[1] * expected)
-    if separation > least:
-        return []
-    chance = "" if _weak(separation, expected, worlds, part=_SAME[0]) else "ask for more trials, if it is chance, "
+    sure = distance.surely_another(separation, expected, worlds)
+    chance = "" if sure else "ask for more trials, if it is chance, "
     return [
         f"the scores are d′ = {separation:.2f} apart, those of the control {seen:.2f}, by which a training as claimed "
         f"is expected to show about {expected:.2f}: {chance}see that the training uses the rows that it is given and "
@@ -393,23 +375,13 @@ def _or_a_control(one: Evidence) -> str:
     return ", or hand over a broken twin of the training as a control, which shows what it can refute"
 
 
-def _weak(separation: float, allowed: float, worlds: tuple[int, int], *, part: float) -> bool:
-    """Whether an attack is much weaker than the best that the claim allows, and not by the chance of these trials."""
-    return math.isfinite(allowed) and separation + _SURELY * _error(separation, worlds) <= part * allowed
-
-
 def _seems_weak(one: Evidence, separation: float, allowed: float, worlds: tuple[int, int]) -> bool:
     """Whether an attack is asked what it would have refuted: one that needs a control and has none only if surely weak,
     because the control is what it must be told of first.
     """
     if one.control is None and not one.attack.powers:
-        return _weak(separation, allowed, worlds, part=_PART)
+        return distance.surely_below(separation, _PART * allowed, worlds)
     return separation <= _PART * allowed < math.inf
-
-
-def _error(separation: float, worlds: tuple[int, int]) -> float:
-    """The standard error of d′ of so many trials in each world."""
-    return math.sqrt((1.0 / worlds[0] + 1.0 / worlds[1]) * (1.0 + separation**2 / 8.0))
 
 
 def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int, level: float) -> float:
@@ -428,17 +400,6 @@ def _would_refute(separation: float, one: Evidence, *, claim: Claim, copies: int
         copies=copies,
         added=_in_order(one, claim),
     )
-
-
-def _allowed(claim: Claim, copies: int) -> float:
-    """d′ of a perfect attack on a training that just keeps the claim; for a claimed ε, on a Gaussian one."""
-    if isinstance(claim, EpsilonClaim):
-        return copies * gaussian_mu(claim.epsilon, delta=claim.delta)
-    alpha = np.unique(np.concatenate([[0.0], np.geomspace(1e-9, 1.0, 2000), np.linspace(0.0, 1.0, 2001)]))
-    share = 1.0 - float(
-        integrate.trapezoid(bounds.claim_curve(claim, copies=copies, added=_ordered(claim))(alpha), alpha)
-    )
-    return float(math.sqrt(2.0) * special.ndtri(share))
 
 
 def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim: Claim, confidence: float) -> Verdict:
@@ -474,7 +435,7 @@ def _verdict(evidence: Sequence[Evidence], found: Sequence[Judgement], *, claim:
 
 def _weight(one: Evidence, how: Judgement, *, claim: Claim) -> tuple[bool, float, float, float]:
     """Of attacks that all say something, the one to speak of: controlled, powerful, and close to what is allowed."""
-    allowed = 0.0 if one.design is not None else _allowed(claim, one.attack.copies_under(claim.relation))
+    allowed = 0.0 if one.design is not None else distance.allowed(claim, one.attack.copies_under(claim.relation))
     return how.control is True, how.share or 0.0, how.power, how.separation / allowed if allowed > 0.0 else 0.0
 
 
@@ -532,7 +493,7 @@ def _strength(one: Evidence, how: Judgement, claim: Claim) -> list[str]:
     if one.design is not None or (how.control and one.control is not None and one.control.attack.control >= HALF):
         return []  # half the noise was seen by this very attack
     copies = one.attack.copies_under(claim.relation)
-    allowed = _allowed(claim, copies)
+    allowed = distance.allowed(claim, copies)
     if not math.isfinite(allowed) or how.separation > _PART * allowed:
         return []
     rows = "" if copies == 1 else f" for {copies} rows"
@@ -550,7 +511,7 @@ def _far_more_broken(one: Evidence, how: Judgement) -> list[str]:
     """
     if not how.control or one.control is None or one.control.attack.control:
         return []
-    seen = _separation(scores_of(one.control.trials))
+    seen = distance.separation(scores_of(one.control.trials))
     if seen <= 2.0 / HALF * max(how.separation, 0.0):
         return []
     far = f"d′ = {seen:.2f} apart" if math.isfinite(seen) else "apart without any overlap"
@@ -593,7 +554,7 @@ def _too_few(one: Evidence, share: float | None, claim: Claim, *, level: float) 
         return f"{words}: one copy of the canary in place of {one.attack.copies} would do with as many"
     needed = bounds.trials_needed(
         claim,
-        alternative=bounds.less_noise(claim, share=least_share(claim), added=_ordered(claim)),
+        alternative=bounds.less_noise(claim, share=least_share(claim), added=distance.ordered(claim)),
         power=ENOUGH,
         confidence=1.0 - level,
         added=_in_order(one, claim),

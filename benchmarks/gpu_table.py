@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -91,15 +92,15 @@ def _worker(amounts: dict[str, tuple[int, int]], jobs: dict[str, dict[str, Any]]
         print(json.dumps(found), flush=True)
 
 
-def by(source: Path, amounts: str) -> dict[str, Any]:
-    """Every job by the Coalmine in this folder of sources."""
+def by(source: Path, amounts: str, only: str) -> dict[str, Any]:
+    """These jobs by the Coalmine in this folder of sources."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, __file__, "--worker", amounts]
+    command = [sys.executable, __file__, "--worker", amounts, "--only", only]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return {one["job"]: one for one in map(json.loads, done.stdout.splitlines())}
 
 
-def peers() -> dict[str, dict[str, float]]:
+def peers(networks: Iterable[str]) -> dict[str, dict[str, float]]:
     """The same steps by ``torch.func`` (several models) and by Opacus (one), with TF32 products."""
     import torch
 
@@ -109,7 +110,7 @@ def peers() -> dict[str, dict[str, float]]:
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.allow_tf32 = True
     found: dict[str, dict[str, float]] = {}
-    for network in AMOUNTS:
+    for network in networks:
         models = 64 if network == "perceptron" else 16
         rows = {
             "torch.func ensemble": ensemble(network, models=models, steps=5, device="cuda"),
@@ -125,16 +126,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--first", type=Path, help="the folder src of an earlier state")
     parser.add_argument("--output", help="a file for the numbers, as JSON")
+    parser.add_argument("--only", default="", help="jobs whose names have this: perceptron, CIFAR-10, tf32")
     parser.add_argument("--worker", choices=("now", "earlier"), help=argparse.SUPPRESS)
     options = parser.parse_args()
+    jobs = {name: job for name, job in JOBS.items() if options.only in name}
+    if not jobs:
+        parser.error(f"--only {options.only!r} is in no job's name: {', '.join(JOBS)}")
     if options.worker:
-        earlier = {name: job for name, job in JOBS.items() if job.get("earlier", True)}
-        _worker(*((AMOUNTS, JOBS) if options.worker == "now" else (EARLIER, earlier)))
+        earlier = {name: job for name, job in jobs.items() if job.get("earlier", True)}
+        _worker(*((AMOUNTS, jobs) if options.worker == "now" else (EARLIER, earlier)))
         return
-    found: dict[str, Any] = {"now": by(Path(__file__).parents[1] / "src", "now")}
-    found["peers"] = peers()
-    found["first"] = by(options.first, "earlier") if options.first else {}
-    for name, job in JOBS.items():
+    found: dict[str, Any] = {"now": by(Path(__file__).parents[1] / "src", "now", options.only)}
+    found["peers"] = peers(dict.fromkeys(job["network"] for job in jobs.values()))
+    found["first"] = by(options.first, "earlier", options.only) if options.first else {}
+    for name, job in jobs.items():
         now, first = found["now"][name]["median"], found["first"].get(name, {}).get("median")
         steps = AMOUNTS["perceptron"][1] if job["network"] == "perceptron" else 1
         beside = [f"{key} {rate / steps:,.4g}" for key, rate in found["peers"][job["network"]].items()]

@@ -82,6 +82,17 @@ def test_variants_go_by_the_name_of_a_cell():
     assert (quick.training.target_epsilon, quick.data.name) == (4.0, "digits")
 
 
+def test_trials_that_are_asked_for_go_before_an_adversarys_own():
+    """A scale's own number does not."""
+    study = find("nasr-2021/figure-9")
+    scale, cell = study.scale("paper"), study.cell("MNIST,crafted-gradient")
+    for asked, expected in ((scale, 1000), (scale.with_trials(512), 512)):
+        (made,) = measures.find(study.measure).audits(study, cell, asked)
+        assert (made.adversary[0].trials or made.audit.trials) == expected
+    own = Cell(name="a", tree={"adversary": [{"name": "api", "trials": 40}]}, published=None)
+    assert Scale(tolerance=1.0, options={"trials": 10}).audit(own).adversary[0].trials == 40
+
+
 @pytest.mark.parametrize(("sigma", "steps", "epsilon"), [(0.6, 39, 2.0), (1.0, 541, 2.0)])
 def test_the_steps_of_a_variant_reach_its_epsilon(sigma, steps, epsilon):
     """With about 1 % more steps the target is exceeded: MNIST's and the Purchase-like rate."""

@@ -41,7 +41,8 @@ class Scale:
 
     ``config`` is laid over the config of every cell (a smaller network, other data), ``options`` are for the measure
     (how many trials, which copies). A smaller scale proves less by design, so it has a tolerance of its own: a
-    difference, or a share of the published value where it is ``relative``.
+    difference, or a share of the published value where it is ``relative``. ``asked``: the number of trials is
+    somebody's wish, which goes before those that single adversaries have of their own.
     """
 
     tolerance: float
@@ -49,10 +50,11 @@ class Scale:
     cells: tuple[str, ...] | None = None
     config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    asked: bool = False
 
     def with_trials(self, trials: int) -> Scale:
         """The same scale with so many trials for each adversary, both worlds together."""
-        return dataclasses.replace(self, options={**self.options, "trials": trials})
+        return dataclasses.replace(self, options={**self.options, "trials": trials}, asked=True)
 
     def room(self, published: float) -> float:
         """How far ours may be from the published value and still match it."""
@@ -63,6 +65,9 @@ class Scale:
         tree = overlay(cell.tree, self.config, *changes)
         if "trials" in self.options:
             tree = overlay(tree, {"audit": {"trials": self.options["trials"]}})
+        if self.asked:
+            for one in tree.get("adversary", ()):
+                one.pop("trials", None)
         return parse(tree)
 
 

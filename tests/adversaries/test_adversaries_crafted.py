@@ -479,8 +479,9 @@ def test_the_background_of_shadows_is_what_trials_of_before_had():
     before = {"copies": 2, "norms": [1.0, 2.5, 5.0], "labels": 2, "shadows": 2, "every": None, "refresh": 1}
     for options in ({}, {"background": "shadows"}):
         assert identity_of(adversary("crafted-gradient", copies=2, **options).settled(given))["options"] == before
-    other = identity_of(adversary("crafted-gradient", copies=2, background="own").settled(given))["options"]
-    assert other == {**before, "background": "own"}
+    for mean, between in ((None, {"mean": "interpolated"}), ("held", {})):
+        other = adversary("crafted-gradient", copies=2, background="own", mean=mean).settled(given)
+        assert identity_of(other)["options"] == {**before, "background": "own", **between}
 
 
 # ---- the choice
@@ -726,7 +727,7 @@ def test_the_number_of_copies_goes_by_what_the_training_leaks(changes, copies):
     given = small(**changes)
     assert copies_for(given) == copies
     assert adversary("crafted-gradient").settled(given) == adversary(
-        "crafted-gradient", copies=copies, background="shadows"
+        "crafted-gradient", copies=copies, background="shadows", mean="held"
     )
     assert adversary("crafted-gradient", copies=3).settled(given).copies == 3
 

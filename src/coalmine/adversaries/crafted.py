@@ -35,6 +35,7 @@ _ALL_COPIES = 1.7
 """How far all copies together should be from the noise: there some hundred trials measure a distance best."""
 _MOST_CHOSEN = 8
 BACKGROUNDS = ("shadows", "own")
+MEANS = ("held", "interpolated")
 _SOURCE = "the row by its signal against the covariance of the other rows' gradients"
 
 
@@ -156,12 +157,14 @@ class CraftedRowSteps(_Crafted):
     What the other rows add in the mean is computed at every ``every``-th model (default: once an epoch), because it
     changes slowly; the gradient of the row, which does not, at every ``refresh``-th. ``background`` says whose other
     rows' gradients whiten: those at the models of "shadows", or at the models that are watched, their "own" (default:
-    :func:`background_for` the training).
+    :func:`background_for` the training). Between two looks the mean is "held" or "interpolated" (default: interpolated
+    where the background is the models' own).
     """
 
     every: int | None = None
     refresh: int = 1
     background: str | None = dataclasses.field(default=None, metadata=LATER | {"before": "shadows"})
+    mean: str | None = dataclasses.field(default=None, metadata=LATER | {"before": "held"})
 
     threat: ClassVar[ThreatModel] = ThreatModel(
         view=WhitenedRatio.view,
@@ -180,6 +183,8 @@ class CraftedRowSteps(_Crafted):
         _validate.integer("refresh", self.refresh, at_least=1)
         if self.background is not None:
             _validate.choice("background", self.background, BACKGROUNDS)
+        if self.mean is not None:
+            _validate.choice("mean", self.mean, MEANS)
 
     def craft(self, scene: Scene) -> Attack:
         """Choose the row; world 1 has it on top of the data."""
@@ -193,20 +198,26 @@ class CraftedRowSteps(_Crafted):
         )
 
     def settled(self, scene: Scene) -> Self:
-        """The same adversary with its number of copies, and with the background that it meets."""
-        return dataclasses.replace(super().settled(scene), background=self._whose(scene))
+        """The same adversary with its number of copies, its background, and what it does between looks."""
+        mean = "interpolated" if self._interpolates(scene) else "held"
+        return dataclasses.replace(super().settled(scene), background=self._whose(scene), mean=mean)
 
     def _whose(self, scene: Scene) -> str:
         return self.background if self.background is not None else background_for(scene)
+
+    def _interpolates(self, scene: Scene) -> bool:
+        return self.mean == "interpolated" if self.mean is not None else self._whose(scene) == "own"
 
     def _every(self, scene: Scene) -> int:
         return self.every if self.every is not None else max(1, math.ceil(1.0 / max(scene.sample_rate, 1e-9)))
 
     def _notes(self, scene: Scene) -> tuple[str, ...]:
         mean = f"what the other rows add in the mean is computed at every {self._every(scene)}th model"
+        between = "; between them it is interpolated" if self._interpolates(scene) else ""
         if self._whose(scene) != "own":
-            return (mean,)
-        return (f"{mean} and at the first ones, and with it the directions that they hide in that model (its own)",)
+            return (f"{mean}{between}",)
+        own = "and at the first ones, and with it the directions that they hide in that model (its own)"
+        return (f"{mean} {own}{between}",)
 
     def _met(self, scene: Scene, found: rows.Found) -> Background | OwnBackground:
         """What hides the canary."""
@@ -219,6 +230,7 @@ class CraftedRowSteps(_Crafted):
             noise=found.background.noise,
             every=self._every(scene),
             stream=scene.stream("parts of the other rows"),
+            last=scene.training.steps if self._interpolates(scene) else None,
         )
 
     def _ratio(
@@ -240,6 +252,7 @@ class CraftedRowSteps(_Crafted):
             every=self._every(scene),
             refresh=self.refresh,
             rechoose=rechoose,
+            interpolated=self._interpolates(scene),
         )
 
     def _candidates(self, scene: Scene, found: rows.Found, chosen: Sequence[Row]) -> rows.Candidates:

@@ -95,6 +95,8 @@ class _Look(NamedTuple):
 class OwnBackground:
     """Σ and Σ_i g_i at the very models that are watched, looked at anew at steps 1, 2, 4, … and at every ``every``-th.
 
+    With ``last``, the number of a step, also there.
+
     Networks that start from weights of their own have units of their own, so what the other rows do to one says
     nothing of another. The N base rows are cut into J = 64 parts by chance (into single rows where there are fewer).
     With s_j the sum of the clipped gradients of part j and G = Σ_j s_j that of all,
@@ -114,9 +116,10 @@ class OwnBackground:
         noise: float,
         every: int,
         stream: np.random.Generator,
+        last: int | None = None,
     ) -> None:
         """``noise``: σ²C²; ``stream`` cuts the parts."""
-        self.noise, self._every = noise, every
+        self.noise, self._every, self._last = noise, every, last
         self._rows = base.rows
         parts = np.array_split(stream.permutation(base.rows), min(_PARTS, base.rows))
         self._count = len(parts)
@@ -128,7 +131,8 @@ class OwnBackground:
 
     def renews(self, step: int) -> bool:
         """Whether this step's models are looked at: models change fast at first."""
-        return (step - 1) % self._every == 0 or (step < self._every and step & (step - 1) == 0)
+        early = step < self._every and step & (step - 1) == 0
+        return early or (step - 1) % self._every == 0 or step == self._last
 
     def renew(self, step: int, models: Tensor) -> None:
         """Look at the models before this step, if it is one at which they are; once, whoever asks first."""

@@ -195,6 +195,13 @@ def test_it_is_said_and_chosen_by_itself():
         player = adversary("crafted-gradient", copies=1, **options)
         assert player.settled(given).mean == ("interpolated" if expected else "held")
         assert ("interpolated" in player.craft(given).notes[-1]) is expected
+    at_every = {"background": "own", "every": 1}
+    for steps, options, words in (
+        (STEPS, {}, "computed every 4 steps, and held between"), (STEPS, {"every": 11}, "at the first model, and held"),
+        (1, {}, "computed at every model"), (STEPS, at_every, "computed at every model; with it"),
+        (STEPS, {"background": "own"}, "every 4 steps and at steps 2, 4, 8, … before, and interpolated between; with"),
+    ):  # fmt: skip
+        assert words in adversary("crafted-gradient", copies=1, **options).craft(scene(steps=steps)).notes[-1]
     with pytest.raises(InvalidInputError, match="mean = 'straight' is not allowed: expected one of held, interpolated"):
         adversary("adaptive-row", mean="straight")
 

@@ -212,12 +212,15 @@ class CraftedRowSteps(_Crafted):
         return self.every if self.every is not None else max(1, math.ceil(1.0 / max(scene.sample_rate, 1e-9)))
 
     def _notes(self, scene: Scene) -> tuple[str, ...]:
-        mean = f"what the other rows add in the mean is computed at every {self._every(scene)}th model"
-        between = "; between them it is interpolated" if self._interpolates(scene) else ""
-        if self._whose(scene) != "own":
-            return (f"{mean}{between}",)
-        own = "and at the first ones, and with it the directions that they hide in that model (its own)"
-        return (f"{mean} {own}{between}",)
+        every, own = self._every(scene), self._whose(scene) == "own"
+        between = "interpolated" if self._interpolates(scene) else "held"
+        when = f"every {every} steps{' and at steps 2, 4, 8, … before' if own else ''}, and {between} between"
+        if every == 1 or scene.training.steps == 1:
+            when = "at every model"
+        elif every >= scene.training.steps and not own:
+            when = "at the first model, and held"
+        directions = "; with it the directions that they hide in that model (its own)" if own else ""
+        return (f"what the other rows add in the mean is computed {when}{directions}",)
 
     def _met(self, scene: Scene, found: rows.Found) -> Background | OwnBackground:
         """What hides the canary."""

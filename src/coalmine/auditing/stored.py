@@ -350,7 +350,8 @@ def _result(
         notes.append("what is proved comes from which trainings failed (score 1), not from what the others scored")
     for index, world in enumerate((scores.world0, scores.world1)):
         if np.ptp(world) == 0.0 and one.design is None and not by_failing:
-            notes.append(f"all trials in world {index} have the same score: does train use its seed?")
+            advice = "" if one.attack.powers else ": does train use its seed?"
+            notes.append(f"all trials in world {index} have the same score{advice}")
     return AdversaryResult(
         attack=one.attack,
         run=one.run,

@@ -55,6 +55,9 @@ def test_scores_of_the_same_trainings_share_the_level(play, settings, trained):
 def test_an_adversary_is_listed_once(play, settings, trained):
     with pytest.raises(ValueError, match=r"adversary clipbkd \(copies=2\) is there twice"):
         play(settings(adversaries=[{"name": "clipbkd", "copies": 2}] * 2))
+    words = r"adversary clipbkd \(copies=1\) is there twice \(it comes to the same as clipbkd\)"
+    with pytest.raises(ValueError, match=words):
+        play(settings(adversaries=[{"name": "clipbkd"}, {"name": "clipbkd", "copies": 1}]))
     assert not trained
 
 

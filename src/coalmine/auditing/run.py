@@ -151,10 +151,13 @@ def planned(
     games = [game_of(setting, who, trials=trials) for who, trials in players]
     question = settings.audit
     for at, one in enumerate(games):
-        if one.run in {other.run for other in games[:at]}:
-            raise InvalidInputError(
-                f"adversary {one.facts.label} is there twice: its trainings would be judged twice; expected it once"
-            )
+        label = one.facts.label
+        for other in games[:at]:
+            if one.run == other.run:
+                same = "" if other.facts.label == label else f" (it comes to the same as {other.facts.label})"
+                raise InvalidInputError(
+                    f"adversary {label} is there twice{same}: its trainings would be judged twice; expected it once"
+                )
     attacks = [one.facts for one in games for _ in range(one.facts.attacks)]
     judge.check(claim, attacks, delta=question.delta, confidence=question.confidence)
     each = 1.0 - (1.0 - question.confidence) / len(attacks)
